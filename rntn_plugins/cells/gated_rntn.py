@@ -1,0 +1,133 @@
+"""Gated recurrent neural tensor networks: GRURNTN and LSTMRNTN (T16: Tjandra, Sakti, Manurung, Adriani, Nakamura 2016)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import ACTIVATIONS, Hidden, option
+from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
+from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
+from rntn_plugins.registry import register_cell
+
+
+def tensor_scale_option():
+    return option(0.01, "standard deviation of the tensor's initial values (small: its input is a product)", least=0.0)
+
+
+class WithInput(NamedTuple):
+    """The projected inputs and the inputs themselves, which the tensor product needs."""
+
+    gates: Tensor  # [T, B, G·H]
+    x: Tensor  # [T, B, I]
+
+
+def bilinear(left: Tensor, tensor: Tensor, right: Tensor) -> Tensor:
+    """``out[b, k] = Σ_ij left[b, i] tensor[i, j, k] right[b, j]``: ``[B, I'], [I', J, H], [B, J] -> [B, H]``."""
+    slices = (left @ tensor.flatten(1)).unflatten(1, tensor.shape[1:])  # [B, J, H]
+    return torch.bmm(right.unsqueeze(1), slices).squeeze(1)
+
+
+@dataclass
+class GRURNTNOptions:
+    form: str = option(
+        "asymmetric", "'asymmetric', x W_tsr (r⊙h), T16 (18), or 'full', [x; r⊙h] W_tsr [x; r⊙h], T16 (17)",
+        choices=("asymmetric", "full"),
+    )  # fmt: skip
+    update_gate: str = update_gate_option("candidate")
+    activation: str = option("tanh", "nonlinearity f of the candidate", choices=tuple(ACTIVATIONS))
+    tensor_init_scale: float = tensor_scale_option()
+
+
+@register_cell("gru_rntn")
+class GRURNTN(GRU):
+    """GRU whose candidate adds a tensor product of input and gated previous state.
+
+    T16 eq. (18); ``form=full`` is eq. (17) with [x_t; r_t ⊙ h_{t-1}] on both sides of the tensor::
+
+        h~_t = f(x_t W_tsr (r_t ⊙ h_{t-1})^T + x_t W_xh + (r_t ⊙ h_{t-1}) W_hh + b_h)
+
+    gates and h_t as in :class:`~rntn_plugins.cells.gru.GRU`, whose attributes it shares.
+
+    ======  =============  ==========================================
+    symbol  attribute      shape
+    ======  =============  ==========================================
+    W_tsr   weight_tensor  [I, H, H], full form [I+H, I+H, H];
+                           [i, j, k]: left, right, slice k of the paper
+    ======  =============  ==========================================
+    """
+
+    Options = GRURNTNOptions
+
+    def build(self) -> None:
+        super().build()
+        full = self.options.form == "full"
+        left = self.input_size + self.hidden_size if full else self.input_size
+        right = left if full else self.hidden_size
+        self.weight_tensor = self.matrix(left, right, self.hidden_size)
+
+    def initialise(self, scheme, scale):
+        super().initialise(scheme, scale)
+        nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
+
+    def project(self, x, tokens=None):
+        return WithInput(super().project(x), x)
+
+    def step(self, projected, carry):
+        size = self.hidden_size
+        gates = torch.sigmoid(projected.gates[:, : 2 * size] + F.linear(carry.h, self.weight_hh_gates))
+        r, z = gates.chunk(2, dim=-1)
+        gated = r * carry.h
+        if self.options.form == "full":
+            both = torch.cat([projected.x, gated], dim=-1)
+            product = bilinear(both, self.weight_tensor, both)
+        else:
+            product = bilinear(projected.x, self.weight_tensor, gated)
+        candidate = self.activation(product + projected.gates[:, 2 * size :] + F.linear(gated, self.weight_hh))
+        h = interpolate(z, carry.h, candidate, self.options.update_gate)
+        return h, Hidden(h)
+
+
+@dataclass
+class LSTMRNTNOptions:
+    peephole: str = option(
+        "full", "W_ci, W_cf, W_co: 'full' matrices (T16's parameter counts) or 'diagonal' vectors", choices=PEEPHOLES
+    )
+    forget_bias: float = forget_bias_option()
+    tensor_init_scale: float = tensor_scale_option()
+
+
+@register_cell("lstm_rntn")
+class LSTMRNTN(PeepholeLSTM):
+    """Peephole LSTM whose candidate adds a tensor product of input and previous output.
+
+    T16 eqs. (19)-(20)::
+
+        c~_t = tanh(x_t W_tsr h_{t-1}^T + x_t W_xc + h_{t-1} W_hc + b_c)
+
+    everything else as in :class:`~rntn_plugins.cells.lstm.PeepholeLSTM`, whose attributes it shares; W_tsr is
+    ``weight_tensor`` [I, H, H], [i, j, k] being left, right and slice.
+    """
+
+    Options = LSTMRNTNOptions
+
+    def build(self) -> None:
+        super().build()
+        self.weight_tensor = self.matrix(self.input_size, self.hidden_size, self.hidden_size)
+
+    def initialise(self, scheme, scale):
+        super().initialise(scheme, scale)
+        nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
+
+    def project(self, x, tokens=None):
+        return WithInput(super().project(x), x)
+
+    def gate_inputs(self, projected):
+        return projected.gates
+
+    def candidate(self, pre, projected, carry):
+        return torch.tanh(bilinear(projected.x, self.weight_tensor, carry.h) + pre)

@@ -1,0 +1,80 @@
+"""The gated recurrent unit, with the reset gate before the matrix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, option
+from rntn_plugins.registry import register_cell
+
+UPDATE_GATES = ("candidate", "previous")
+
+
+def update_gate_option(default: str):
+    return option(
+        default,
+        "what z_t weighs: 'candidate', h_t = (1-z) h_{t-1} + z h~ (T16), "
+        "or 'previous', h_t = z h_{t-1} + (1-z) h~ (S18, E18, H16)",
+        choices=UPDATE_GATES,
+    )
+
+
+def interpolate(z, previous, candidate, update_gate: str):
+    """h_t from the update gate z, in the convention asked for (see ``--update-gate``)."""
+    if update_gate == "candidate":
+        return previous + z * (candidate - previous)
+    return candidate + z * (previous - candidate)
+
+
+@dataclass
+class GRUOptions:
+    update_gate: str = update_gate_option("candidate")
+    activation: str = option("tanh", "nonlinearity f of the candidate", choices=tuple(ACTIVATIONS))
+
+
+@register_cell("gru")
+class GRU(Cell):
+    """Gated recurrent unit (Cho et al. 2014).
+
+    T16 (Tjandra et al. 2016) eqs. (8)-(11); S18 eqs. (6)-(9) and E18 (12)-(15) with z and 1-z exchanged::
+
+        r_t  = σ(W_xr x_t + W_hr h_{t-1} + b_r)
+        z_t  = σ(W_xz x_t + W_hz h_{t-1} + b_z)
+        h~_t = f(W_xh x_t + W_hh (r_t ⊙ h_{t-1}) + b_h)
+        h_t  = (1 - z_t) ⊙ h_{t-1} + z_t ⊙ h~_t
+
+    The reset gate acts *before* the matrix W_hh; ``torch.nn.GRU`` applies it after, so the two are different
+    functions. T16 prints b_r in the z_t equation of its baseline; its (17) has b_z, which is meant.
+
+    ================  ================  =======  =====================
+    symbol            attribute         shape    blocks of H rows
+    ================  ================  =======  =====================
+    W_xr, W_xz, W_xh  weight_ih         [3H, I]  reset, update, candidate
+    b_r, b_z, b_h     bias              [3H]     reset, update, candidate
+    W_hr, W_hz        weight_hh_gates   [2H, H]  reset, update
+    W_hh              weight_hh         [H, H]
+    ================  ================  =======  =====================
+    """
+
+    Options = GRUOptions
+
+    def build(self) -> None:
+        size = self.hidden_size
+        self.weight_ih = self.matrix(3 * size, self.input_size)
+        self.bias = self.matrix(3 * size)
+        self.weight_hh_gates = self.matrix(2 * size, size)
+        self.weight_hh = self.matrix(size, size)
+
+    def project(self, x, tokens=None):
+        return F.linear(x, self.weight_ih, self.bias)
+
+    def step(self, projected, carry):
+        size = self.hidden_size
+        gates = torch.sigmoid(projected[:, : 2 * size] + F.linear(carry.h, self.weight_hh_gates))
+        r, z = gates.chunk(2, dim=-1)
+        candidate = self.activation(projected[:, 2 * size :] + F.linear(r * carry.h, self.weight_hh))
+        h = interpolate(z, carry.h, candidate, self.options.update_gate)
+        return h, Hidden(h)

@@ -1,0 +1,43 @@
+"""Mends of fairseq 0.12.3 for today's torch and numpy. Importing this module applies them, once.
+
+torch >= 2.6 loads checkpoints with ``weights_only``, which is right: a hostile checkpoint must not run code. fairseq's
+hold one class it does not know, ``argparse.Namespace``; allowing that class keeps loading safe.
+
+numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
+language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
+alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import types
+
+import numpy
+import torch
+
+
+class NumpyWithCompat(types.ModuleType):
+    """numpy, plus ``compat.long``."""
+
+    compat = types.SimpleNamespace(long=int)
+
+    def __getattr__(self, name: str):
+        return getattr(numpy, name)
+
+
+def allow_fairseq_checkpoints() -> None:
+    torch.serialization.add_safe_globals([argparse.Namespace])
+
+
+def restore_numpy_compat() -> None:
+    if hasattr(numpy, "compat"):
+        return
+    from fairseq.data import language_pair_dataset, token_block_dataset
+
+    for module in (language_pair_dataset, token_block_dataset):
+        module.np = NumpyWithCompat("numpy")
+
+
+allow_fairseq_checkpoints()
+restore_numpy_compat()

@@ -1,0 +1,1 @@
+"""Token streams, and the fairseq datasets made from them."""

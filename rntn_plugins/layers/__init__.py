@@ -1,0 +1,1 @@
+"""Layers built from any cell: a cell over time, stacks of them."""

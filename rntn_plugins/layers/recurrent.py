@@ -1,0 +1,80 @@
+"""A cell over time, and layers of cells on top of each other."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import Carry, Cell, at_step, zip_carry
+
+
+def rows(condition: Tensor, like: Tensor) -> Tensor:
+    """A condition per row, ``[B]``, shaped to broadcast over *like* ``[B, ...]``."""
+    return condition.view(-1, *[1] * (like.dim() - 1))
+
+
+class Recurrent(nn.Module):
+    """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__()
+        self.cell = cell
+
+    def forward(
+        self, x: Tensor, tokens: Optional[Tensor] = None, lengths: Optional[Tensor] = None, carry: Carry = None
+    ) -> Tuple[Tensor, Carry]:
+        """
+        Args:
+            x: inputs ``[T, B, I]``.
+            tokens: symbols ``[T, B]``, for token-indexed cells.
+            lengths: valid steps of each row ``[B]``, 0 to T; ``None``: all T.
+            carry: the state to go on from; ``None``: the initial one.
+        Returns:
+            outputs ``[T, B, H]`` and the carry after each row's last valid step.
+        """
+        steps, batch_size = x.shape[:2]
+        if carry is None:
+            carry = self.cell.initial_carry(batch_size)
+        if steps == 0:
+            return x.new_zeros(0, batch_size, self.cell.hidden_size), carry
+        projected = self.cell.project(x, tokens)
+        shortest = steps if lengths is None else int(lengths.min())
+        outputs: List[Tensor] = []
+        for t in range(steps):
+            y, after = self.cell.step(at_step(projected, t), carry)
+            if t >= shortest:
+                valid = lengths > t
+                after = zip_carry(lambda new, old: torch.where(rows(valid, new), new, old), after, carry)
+                y = torch.where(rows(valid, y), y, torch.zeros_like(y))
+            carry = after
+            outputs.append(y)
+        return torch.stack(outputs), carry
+
+
+class RecurrentStack(nn.Module):
+    """Recurrent layers on top of each other, with dropout on the connections between them."""
+
+    def __init__(self, cells: List[Cell], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Recurrent(cell) for cell in cells)
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def hidden_size(self) -> int:
+        return self.layers[-1].cell.hidden_size
+
+    def initial_carry(self, batch_size: int) -> Carry:
+        return tuple(layer.cell.initial_carry(batch_size) for layer in self.layers)
+
+    def forward(self, x, tokens=None, lengths=None, carry: Carry = None) -> Tuple[Tensor, Carry]:
+        """As :meth:`Recurrent.forward`; the carry is a tuple, one carry a layer."""
+        before = carry if carry is not None else self.initial_carry(x.size(1))
+        after = []
+        for number, layer in enumerate(self.layers):
+            if number:
+                x = self.dropout(x)
+            x, layer_carry = layer(x, tokens, lengths, before[number])
+            after.append(layer_carry)
+        return x, tuple(after)

@@ -1,0 +1,1 @@
+"""fairseq models built from the cells."""

@@ -1,0 +1,39 @@
+"""fairseq's adaptive soft-max, giving no probability to symbols that never occur."""
+
+from __future__ import annotations
+
+from typing import List
+
+import torch
+from fairseq.modules import AdaptiveSoftmax
+from torch import Tensor, nn
+
+
+class MaskColumns(nn.Module):
+    """Adds -inf to the scores of some columns."""
+
+    def __init__(self, never: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.zeros(len(never)).masked_fill(never, float("-inf")), persistent=False)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return scores + self.mask
+
+
+class MaskedAdaptiveSoftmax(AdaptiveSoftmax):
+    """
+    Args:
+        vocab_size, input_dim, cutoff, dropout, factor: as fairseq's ``AdaptiveSoftmax`` (Grave et al. 2017).
+        never: which symbols get no probability, ``[V]`` (bool).
+    """
+
+    def __init__(
+        self, vocab_size: int, input_dim: int, cutoff: List[int], never: Tensor, dropout: float, factor: float
+    ):
+        super().__init__(vocab_size, input_dim, list(cutoff), dropout, factor=factor)
+        clusters = torch.zeros(len(self.cutoff) - 1, dtype=torch.bool)
+        self.head = nn.Sequential(self.head, MaskColumns(torch.cat([never[: self.cutoff[0]], clusters])))
+        for number, tail in enumerate(self.tail):
+            here = never[self.cutoff[number] : self.cutoff[number + 1]]
+            if not here.all():  # a tail of nothing but fillers keeps finite scores; its own cluster is never right
+                tail.append(MaskColumns(here))

@@ -1,0 +1,1 @@
+"""What the papers' training needs and fairseq's optimisers and schedules cannot say."""

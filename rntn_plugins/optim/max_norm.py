@@ -1,0 +1,56 @@
+"""SGD with a bound on the norm of every unit's weight vector (H16 §6.1.5)."""
+
+from dataclasses import dataclass, field
+from typing import List
+
+import torch
+from fairseq.dataclass import FairseqDataclass
+from fairseq.optim import FairseqOptimizer, register_optimizer
+from omegaconf import II
+
+
+@dataclass
+class MaxNormSGDConfig(FairseqDataclass):
+    momentum: float = field(default=0.0, metadata={"help": "momentum factor"})
+    weight_decay: float = field(default=0.0, metadata={"help": "weight decay", "argparse_alias": "--wd"})
+    max_norm: float = field(
+        default=0.0, metadata={"help": "largest L2 norm of a unit's incoming weights, a row of a matrix (0: no bound)"}
+    )
+    lr: List[float] = II("optimization.lr")
+
+
+@register_optimizer("max_norm_sgd", dataclass=MaxNormSGDConfig)
+class MaxNormSGD(FairseqOptimizer):
+    """As fairseq's ``sgd``; then every row of every weight matrix longer than ``--max-norm`` is scaled back to it.
+
+    H16 bounds the *squared* norm, ‖w‖² ≤ c: give √c. A matrix [out, in] holds a unit's incoming weights in a row; in
+    stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. Unlike ``sgd`` it
+    has a dataclass, so ``fairseq-hydra-train`` knows it too.
+
+    Raises:
+        ValueError: a negative bound.
+    """
+
+    def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
+        super().__init__(cfg)
+        if cfg.max_norm < 0:
+            raise ValueError(f"--max-norm {cfg.max_norm} must be at least 0")
+        self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
+
+    @property
+    def optimizer_config(self) -> dict:
+        return {"lr": self.cfg.lr[0], "momentum": self.cfg.momentum, "weight_decay": self.cfg.weight_decay}
+
+    def step(self, closure=None, scale=1.0, groups=None):
+        super().step(closure, scale, groups)
+        self.bound_rows()
+
+    @torch.no_grad()
+    def bound_rows(self) -> None:
+        """Scale back every row that is too long."""
+        if self.cfg.max_norm == 0:
+            return
+        for parameter in self.params:
+            if parameter.dim() >= 2:
+                longest = parameter.norm(dim=-1, keepdim=True).clamp(min=self.cfg.max_norm)
+                parameter.mul_(self.cfg.max_norm / longest)

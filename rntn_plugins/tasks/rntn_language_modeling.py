@@ -1,0 +1,203 @@
+"""Language modelling over contiguous streams whose recurrent state is carried from block to block."""
+
+import logging
+import os
+from dataclasses import dataclass, field
+from typing import Iterator, List, Optional
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary, data_utils
+from fairseq.data.indexed_dataset import get_available_dataset_impl
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import register_task
+from fairseq.tasks.language_modeling import LanguageModelingTask
+from omegaconf import II, MISSING
+
+from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
+from rntn_plugins.metrics import bits_per_character
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RNTNLanguageModelingConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "folder that fairseq-preprocess --only-source wrote"})
+    tokens_per_sample: int = field(
+        default=35, metadata={"help": "T: block length of truncated back-propagation through time"}
+    )
+    sample_break_mode: ChoiceEnum(["none", "eos"]) = field(
+        default="none",
+        metadata={
+            "help": "'none': --batch-size contiguous streams, state carried over blocks; "
+            "'eos': --batch-size sentences side by side, state reset at every sentence"
+        },
+    )
+    unit: ChoiceEnum(["auto", "word", "char"]) = field(
+        default="auto",
+        metadata={
+            "help": "'char' logs bits per character (bpc) as well; 'auto': char if all symbols are one character"
+        },
+    )
+    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
+
+
+@register_task("rntn_language_modeling", dataclass=RNTNLanguageModelingConfig)
+class RNTNLanguageModelingTask(LanguageModelingTask):
+    """Train and evaluate language models on streams.
+
+    Every token is predicted exactly once: for any ``--batch-size``, ``--tokens-per-sample`` and number of workers no
+    remainder is dropped. ``--batch-size B`` is the number of streams (or sentences) of one worker; W workers read
+    W·B disjoint ones. ``--max-tokens N`` without a batch size reads N // tokens-per-sample streams.
+
+    The log has ``loss`` in bits per token, ``ppl``, and ``bpc`` for characters.
+    """
+
+    def __init__(self, cfg, dictionary: Dictionary) -> None:
+        super().__init__(cfg, dictionary)
+        if cfg.tokens_per_sample < 1:
+            raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")
+        self.by_character = uses_characters(dictionary) if cfg.unit == "auto" else cfg.unit == "char"
+        self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
+        self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
+
+    @classmethod
+    def setup_task(cls, cfg, **kwargs):
+        path = utils.split_paths(cfg.data)[0]
+        file = os.path.join(path, "dict.txt")
+        if not os.path.exists(file):
+            raise ValueError(f"{path}: no dict.txt here; is it a folder written by fairseq-preprocess --only-source?")
+        dictionary = Dictionary.load(file)
+        logger.info(f"dictionary: {len(dictionary)} types")
+        return cls(cfg, dictionary)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def load_dataset(self, split, epoch=None, combine=False, task_cfg=None, **kwargs):
+        """Load a split as one :class:`Corpus`, or for ``fairseq-generate`` as prompts.
+
+        ``fairseq-generate`` is the only caller that gives the checkpoint's task but no epoch; it gets one prompt a
+        sentence (``--prefix-size n``: the first n words of each), whatever the break mode.
+        """
+        paths = utils.split_paths(self.args.data)
+        path = os.path.join(paths[((epoch or 1) - 1) % len(paths)], split)
+        sentences = data_utils.load_indexed_dataset(path, self.dictionary, self.args.dataset_impl, combine=combine)
+        if sentences is None:
+            raise FileNotFoundError(f"Dataset not found: {split} ({path})")
+        if task_cfg is not None and epoch is None:
+            self.datasets[split] = self.build_dataset_for_inference(sentences, sentences.sizes)
+        else:
+            self.datasets[split] = Corpus(sentences, path)
+
+    def get_batch_iterator(
+        self, dataset, max_tokens=None, max_sentences=None, seed=1, num_shards=1, shard_id=0, num_workers=0, epoch=1,
+        data_buffer_size=0, **kwargs,
+    ):  # fmt: skip
+        """An epoch iterator over blocks of a :class:`Corpus`; other datasets (prompts) batch as fairseq does."""
+        if not isinstance(dataset, Corpus):
+            return super().get_batch_iterator(
+                dataset, max_tokens, max_sentences, seed=seed, num_shards=num_shards, shard_id=shard_id,
+                num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size, **kwargs,
+            )  # fmt: skip
+        rows = max_sentences or (max_tokens or 0) // self.args.tokens_per_sample
+        if rows < 1:
+            raise ValueError(f"--max-tokens {max_tokens} holds no block of --tokens-per-sample; give --batch-size")
+        plan = make_plan(dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id)
+        blocks = BlockDataset(dataset, plan, self.dictionary.eos(), self.dictionary.pad())
+        return BlockIterator(blocks, seed, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
+
+    def eval_lm_dataloader(
+        self, dataset, max_tokens=None, batch_size=None, num_shards=1, shard_id=0, num_workers=1, data_buffer_size=10,
+        context_window=0, **kwargs,
+    ):  # fmt: skip
+        """Batches for ``fairseq-eval-lm``: by default one stream, so that every token sees all the text before it."""
+        if context_window:
+            raise ValueError("--context-window has no meaning here: the state carries all the text before a block")
+        rows = batch_size or (1 if self.args.sample_break_mode == "none" else 64)
+        batches = self.get_batch_iterator(
+            dataset, max_sentences=rows, num_shards=num_shards, shard_id=shard_id, num_workers=num_workers,
+            data_buffer_size=data_buffer_size,
+        )  # fmt: skip
+        return WithState(batches.next_epoch_itr(shuffle=False), CarrySlot())
+
+    # ---- the state ---------------------------------------------------------------------------------------------------
+
+    def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False, **kwargs):
+        sample = with_state(sample, self.training_slot)
+        result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            # Only the first worker writes checkpoints, and fairseq tells the others nothing of it; a state is
+            # thousands of times smaller than the gradients that are exchanged anyway.
+            self.carries_of_workers = gather(self.training_slot.carry)
+        return result
+
+    def valid_step(self, sample, model, criterion, **kwargs):
+        return super().valid_step(with_state(sample, self.evaluation_slot), model, criterion, **kwargs)
+
+    def get_checkpoint_dict(self) -> dict:
+        """The training state, so that resuming in the middle of an epoch goes on exactly."""
+        carries = self.carries_of_workers or [self.training_slot.carry]
+        return {type(self).__name__: {"carries": carries}}
+
+    def set_checkpoint_dict(self, state: dict) -> None:
+        carries = state["carries"]
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
+        if len(carries) != world:
+            raise ValueError(
+                f"the checkpoint was saved by {len(carries)} workers in the middle of an epoch, this run has {world}; "
+                "use as many, or --reset-dataloader to start the epoch anew"
+            )
+        self.training_slot.carry = carries[rank]
+
+    # ---- the log -----------------------------------------------------------------------------------------------------
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        """Log ``loss`` in bits per token whatever the criterion divided its gradient by (``--sentence-avg``)."""
+        if sum(log.get("ntokens", 0) for log in logging_outputs) == 0:
+            raise ValueError("no token was evaluated")
+        super().reduce_metrics([{**log, "sample_size": log["ntokens"]} for log in logging_outputs], criterion)
+        if self.by_character:
+            metrics.log_derived("bpc", lambda meters: bits_per_character(meters["loss"].avg))
+
+
+def uses_characters(dictionary: Dictionary) -> bool:
+    """Whether every symbol that text can hold is one character long."""
+    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not s.startswith("madeupword")]
+    return bool(symbols) and all(len(symbol) == 1 for symbol in symbols)
+
+
+def with_state(sample: dict, slot: CarrySlot) -> dict:
+    """The sample with a place for the state, emptied where the streams start."""
+    if "first" not in sample:
+        return sample
+    if sample["first"]:
+        slot.carry = None
+    return {**sample, "net_input": {**sample["net_input"], "stream": slot}}
+
+
+def gather(carry: List[torch.Tensor]) -> List[list]:
+    """Every worker's state, in the order of their ranks, on the CPU."""
+    gathered = [[] for _ in range(torch.distributed.get_world_size())]
+    for tensor in carry:
+        parts = [torch.empty_like(tensor) for _ in gathered]
+        torch.distributed.all_gather(parts, tensor.contiguous())
+        for found, part in zip(gathered, parts):
+            found.append(part.cpu())
+    return gathered
+
+
+class WithState:
+    """An iterator of batches that gives each its state (for loops of fairseq that know nothing of it)."""
+
+    def __init__(self, batches, slot: CarrySlot) -> None:
+        self.batches, self.slot, self.n = batches, slot, 0
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[dict]:
+        for sample in self.batches:
+            self.n += 1
+            yield with_state(sample, self.slot)
