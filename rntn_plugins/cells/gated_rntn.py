@@ -1,4 +1,4 @@
-"""Gated recurrent neural tensor networks: GRURNTN and LSTMRNTN (T16: Tjandra, Sakti, Manurung, Adriani, Nakamura 2016)."""
+"""Gated recurrent neural tensor networks: GRURNTN and LSTMRNTN (T16: Tjandra et al. 2016)."""
 
 from __future__ import annotations
 

@@ -15,6 +15,11 @@ def rows(condition: Tensor, like: Tensor) -> Tensor:
     return condition.view(-1, *[1] * (like.dim() - 1))
 
 
+def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
+    """The carry *after* a step where a row is valid ``[B]``, the one *before* it elsewhere."""
+    return zip_carry(lambda new, old: torch.where(rows(valid, new), new, old), after, before)
+
+
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
@@ -45,9 +50,8 @@ class Recurrent(nn.Module):
         for t in range(steps):
             y, after = self.cell.step(at_step(projected, t), carry)
             if t >= shortest:
-                valid = lengths > t
-                after = zip_carry(lambda new, old: torch.where(rows(valid, new), new, old), after, carry)
-                y = torch.where(rows(valid, y), y, torch.zeros_like(y))
+                after = hold_still(lengths > t, after, carry)
+                y = y * rows(lengths > t, y)
             carry = after
             outputs.append(y)
         return torch.stack(outputs), carry

@@ -213,7 +213,7 @@ def parse_cutoff(text: str, vocabulary: int) -> List[int]:
         cutoff = []
     if not cutoff or any(a >= b for a, b in zip([0, *cutoff], [*cutoff, vocabulary])):
         raise ValueError(
-            f"--adaptive-softmax-cutoff {text} must be increasing numbers between 1 and the vocabulary size {vocabulary}"
+            f"--adaptive-softmax-cutoff {text} must be increasing numbers below the vocabulary size {vocabulary}"
         )
     return cutoff
 

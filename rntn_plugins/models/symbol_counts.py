@@ -10,7 +10,6 @@ import torch
 from fairseq import utils
 from fairseq.data import data_utils
 
-
 CHUNK = 10_000  # sentences counted at a time
 
 

@@ -1,0 +1,90 @@
+"""Every token is predicted exactly once, whatever the streams, blocks and workers."""
+
+import numpy as np
+import pytest
+
+from rntn_plugins.data.streams import ContiguousStreams, Sentences, block_arrays
+
+EOS, PAD = 2, 1
+
+
+def corpus(n: int) -> np.ndarray:
+    """Distinct symbols, so that every position can be recognised."""
+    return np.arange(100, 100 + n, dtype=np.int32)
+
+
+def predicted(plan, tokens):
+    found = []
+    for number in plan.order():
+        inputs, targets, lengths = block_arrays(tokens, plan[number], EOS, PAD)
+        for row, length in enumerate(lengths):
+            found.extend(zip(inputs[row, :length], targets[row, :length]))
+            assert (targets[row, length:] == PAD).all() and (inputs[row, length:] == PAD).all()
+    return sorted(found, key=lambda pair: pair[1])
+
+
+def everything(tokens):
+    return list(zip([EOS, *tokens[:-1]], tokens))
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 101])
+@pytest.mark.parametrize("streams", [1, 2, 7, 30])
+@pytest.mark.parametrize("block", [1, 3, 35, 1000])
+def test_streams_predict_every_token_once(n, streams, block):
+    tokens = corpus(n)
+    assert predicted(ContiguousStreams(n, streams, block), tokens) == everything(tokens)
+
+
+@pytest.mark.parametrize("workers, rows", [(2, 3), (3, 2), (6, 1)])
+def test_workers_read_disjoint_streams_in_equally_many_blocks(workers, rows):
+    tokens = corpus(101)
+    whole = ContiguousStreams(101, workers * rows, 4)
+    shards = [ContiguousStreams(101, workers * rows, 4, w * rows, (w + 1) * rows) for w in range(workers)]
+    assert {len(shard) for shard in shards} == {len(whole)}
+    assert sorted(sum((predicted(shard, tokens) for shard in shards), []), key=lambda p: p[1]) == everything(tokens)
+    for number in range(len(whole)):
+        assert np.concatenate([shard[number].starts for shard in shards]).tolist() == whole[number].starts.tolist()
+
+
+def test_blocks_of_a_stream_follow_each_other():
+    plan = ContiguousStreams(103, 4, 5)
+    assert [plan[i].first for i in range(len(plan))] == [True] + [False] * (len(plan) - 1)
+    for number in range(1, len(plan)):
+        assert (plan[number].starts == plan[number - 1].ends).all()
+
+
+LENGTHS = [3, 1, 12, 5, 5, 2, 30, 4, 1]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 20])
+@pytest.mark.parametrize("block", [1, 4, 100])
+def test_sentences_are_predicted_once(rows, block):
+    tokens = corpus(sum(LENGTHS))
+    assert predicted(Sentences(LENGTHS, rows, block), tokens) == everything(tokens)
+
+
+def test_sentence_groups_start_anew_and_go_on():
+    plan = Sentences(LENGTHS, 2, 4)
+    for number in range(len(plan)):
+        if not plan[number].first:
+            assert (plan[number].starts == plan[number - 1].ends).all()
+    starts = np.concatenate([[0], np.cumsum(LENGTHS)[:-1]])
+    for number in range(len(plan)):
+        if plan[number].first:
+            used = plan[number].starts[plan[number].ends > plan[number].starts]
+            assert set(used) <= set(starts), "a state from zero only at a sentence's start"
+
+
+def test_shuffling_keeps_the_pieces_of_a_group_together():
+    plan = Sentences(LENGTHS, 2, 4)
+    order = plan.order(np.random.RandomState(1))
+    assert sorted(order) == list(range(len(plan))) and order != list(range(len(plan)))
+    for before, after in zip(order, order[1:]):
+        assert plan[after].first or after == before + 1
+
+
+def test_sentence_workers_have_equally_many_blocks():
+    tokens = corpus(sum(LENGTHS))
+    shards = [Sentences(LENGTHS, 4, 4, 0, 2), Sentences(LENGTHS, 4, 4, 2, 4)]
+    assert len(shards[0]) == len(shards[1]) == len(Sentences(LENGTHS, 4, 4))
+    assert sorted(sum((predicted(s, tokens) for s in shards), []), key=lambda p: p[1]) == everything(tokens)
