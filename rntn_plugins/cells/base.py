@@ -7,7 +7,7 @@ N order. Sequences are time-major (``[T, B, ...]``), everything a cell carries i
 from __future__ import annotations
 
 import math
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
@@ -180,9 +180,11 @@ class Cell(nn.Module):
             elif parameter.dim() == 2:
                 for block in parameter.data.split(self.hidden_size):
                     fill_(block, scheme, scale)
-            else:
+            elif scheme == "orthogonal":
                 for block in parameter.data:
                     fill_(block, scheme, scale)
+            else:  # at once: a stack may hold ten thousand matrices
+                fill_(parameter.data, scheme, scale)
 
     def extra_repr(self) -> str:
         shown = "".join(f", {f.name}={getattr(self.options, f.name)}" for f in fields(self.options))
@@ -210,12 +212,6 @@ def fill_(weight: Tensor, scheme: str, scale: float) -> None:
         nn.init.normal_(weight, std=scale)
     else:
         raise ValueError(f"--init {scheme} is not one of {', '.join(INITIALISATIONS)}")
-
-
-def default_of(options_class, name: str):
-    """The default of one option."""
-    found = next(f for f in fields(options_class) if f.name == name)
-    return None if found.default is MISSING else found.default
 
 
 class IdentityOrLinear(nn.Module):

@@ -111,8 +111,8 @@ class FOFEHORNN(HORNN):
     Options = FOFEOptions
 
     def pool(self, feedback, projected, states):
-        weights = self.options.forgetting_factor ** torch.arange(1, len(feedback) + 1, device=feedback.device)
-        return torch.einsum("n,nbh->bh", weights.to(feedback.dtype), feedback)
+        powers = torch.arange(1, len(feedback) + 1, device=feedback.device, dtype=feedback.dtype)
+        return torch.einsum("n,nbh->bh", self.options.forgetting_factor**powers, feedback)
 
 
 class WithGates(NamedTuple):
@@ -174,8 +174,9 @@ class ClockworkOptions:
 class Clockwork(Cell):
     """Clockwork RNN: modules that run at different clocks.
 
-    H16 §3.2.4 (Koutník et al. 2014). The hidden layer is split into modules g with periods p_1 < p_2 < …, as equal in
-    size as H allows. A module is fully connected within; it reads itself and slower modules, never faster ones::
+    H16 §3.2.4 describes it in words; the formula, and that t starts at 0, are from Koutník et al. 2014. The hidden
+    layer is split into modules g with periods p_1 < p_2 < …, as equal in size as H allows (fast ones take what is
+    left over). A module is fully connected within; it reads itself and slower modules, never faster ones::
 
         h_t^g = f(W_in^g x_t + Σ_{g' ≥ g} W_h^{g g'} h_{t-1}^{g'} + b^g)    if t mod p_g = 0, t = 0, 1, …
         h_t^g = h_{t-1}^g                                                   otherwise

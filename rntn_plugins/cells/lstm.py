@@ -38,7 +38,7 @@ class LSTMOptions:
 class LSTM(Cell):
     """LSTM without peepholes.
 
-    S18 eqs. (10)-(15), E18 eqs. (6)-(7), H16 §3.2.2::
+    S18 eqs. (10)-(15), E18 eqs. (6)-(7), H16 §3.2.2 (which prints no biases)::
 
         i_t = σ(W_i I_t + b_i)      f_t = σ(W_f I_t + b_f)      o_t = σ(W_o I_t + b_o)
         c~_t = tanh(W_c I_t + b_c)                              I_t = [x_t; h_{t-1}], or x_t alone (E18)

@@ -136,7 +136,7 @@ class RestrictedRNTN(RNTN):
         h_t = σ(W_h x_t + U_h^{f(i(x_t))} h_{t-1} + b_h^{f(i(x_t))})
 
     f(w) = min(rank(w), K) or rank(w) mod K over the *training text*, ``</s>`` and ``<unk>`` included. K = 1 is the
-    s-RNN, K = V the RNTN. Attributes as in :class:`RNTN`.
+    s-RNN, K = V the RNTN (its matrices in the order of the map). Attributes as in :class:`RNTN`.
     """
 
     Options = RestrictedRNTNOptions
@@ -221,11 +221,14 @@ def key(gate: str) -> str:
 class IndexedGates(nn.Module):
     """Recurrent matrices and biases of G gates, some shared by all symbols, some one per class of symbols.
 
-        ==================================  ================  =========
-        symbol                              attribute         shape
-        ==================================  ================  =========
-    XX
-        ==================================  ================  =========
+    ==========================  =====================  =========
+    symbol                      attribute              shape
+    ==========================  =====================  =========
+    U_h^g of a shared gate      shared.g_gate          [H, H]
+    b_h^g of a shared gate      shared_bias.g_gate     [H]
+    U_h^g of a per-symbol gate  indexed.g_gate.weight  [K, H, H]
+    b_h^g of a per-symbol gate  indexed.g_gate.bias    [K, H]
+    ==========================  =====================  =========
     """
 
     def __init__(self, gates, indexed, hidden_size: int, index_of_symbol: Tensor, num_matrices: int) -> None:

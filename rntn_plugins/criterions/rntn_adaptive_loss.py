@@ -1,11 +1,19 @@
 """Cross-entropy through the adaptive soft-max, every token counted."""
 
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from fairseq.criterions import register_criterion
 from fairseq.criterions.adaptive_loss import AdaptiveLoss, AdaptiveLossConfig
+from omegaconf import II
 
 
-@register_criterion("rntn_adaptive_loss", dataclass=AdaptiveLossConfig)
+@dataclass
+class RNTNAdaptiveLossConfig(AdaptiveLossConfig):
+    distributed_world_size: int = II("distributed_training.distributed_world_size")
+
+
+@register_criterion("rntn_adaptive_loss", dataclass=RNTNAdaptiveLossConfig)
 class RNTNAdaptiveLoss(AdaptiveLoss):
     """Cross-entropy through fairseq's adaptive soft-max (Grave et al. 2017).
 
@@ -13,8 +21,15 @@ class RNTNAdaptiveLoss(AdaptiveLoss):
     at that place of every tail is never trained; here padding is taken out first and every other token counts.
 
     Raises:
-        ValueError: the model has no adaptive soft-max.
+        ValueError: the model has no adaptive soft-max; several workers without ``--ddp-backend legacy_ddp`` (a tail
+            that no target of a batch needs has no gradient, which torch's own DDP does not accept).
     """
+
+    @classmethod
+    def build_criterion(cls, cfg: RNTNAdaptiveLossConfig, task):
+        if cfg.distributed_world_size > 1 and str(cfg.ddp_backend) in ("c10d", "pytorch_ddp"):
+            raise ValueError("--criterion rntn_adaptive_loss with several workers needs --ddp-backend legacy_ddp")
+        return cls(task, cfg.sentence_avg)
 
     def forward(self, model, sample, reduce=True):
         adaptive_softmax = getattr(model.decoder, "adaptive_softmax", None)

@@ -147,7 +147,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, "carry", saved)
         elif stream is not None:
             stream.carry = [tensor.detach() for tensor in carry_tensors(carry)]
-        return x.transpose(0, 1), {"carry": carry}
+        return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
 
     def restore_carry(self, stored: List[Tensor], batch_size: int):
         """The carry from its flat list of tensors; ``ValueError`` where the number of rows differs."""

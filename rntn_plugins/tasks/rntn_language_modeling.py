@@ -96,6 +96,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     ):  # fmt: skip
         """An epoch iterator over blocks of a :class:`Corpus`; other datasets (prompts) batch as fairseq does."""
         if not isinstance(dataset, Corpus):
+            kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
             return super().get_batch_iterator(
                 dataset, max_tokens, max_sentences, seed=seed, num_shards=num_shards, shard_id=shard_id,
                 num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size, **kwargs,
