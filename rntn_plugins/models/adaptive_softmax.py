@@ -31,9 +31,10 @@ class MaskedAdaptiveSoftmax(AdaptiveSoftmax):
         self, vocab_size: int, input_dim: int, cutoff: List[int], never: Tensor, dropout: float, factor: float
     ):
         super().__init__(vocab_size, input_dim, list(cutoff), dropout, factor=factor)
-        clusters = torch.zeros(len(self.cutoff) - 1, dtype=torch.bool)
-        self.head = nn.Sequential(self.head, MaskColumns(torch.cat([never[: self.cutoff[0]], clusters])))
-        for number, tail in enumerate(self.tail):
-            here = never[self.cutoff[number] : self.cutoff[number + 1]]
-            if not here.all():  # a tail of nothing but fillers keeps finite scores; its own cluster is never right
-                tail.append(MaskColumns(here))
+        tails = [never[start:end] for start, end in zip(self.cutoff, self.cutoff[1:])]
+        # a tail of nothing but such symbols is ruled out as a whole, by its entry in the head
+        empty = torch.tensor([bool(tail.all()) for tail in tails])
+        self.head = nn.Sequential(self.head, MaskColumns(torch.cat([never[: self.cutoff[0]], empty])))
+        for layers, tail, nothing in zip(self.tail, tails, empty):
+            if not nothing:
+                layers.append(MaskColumns(tail))

@@ -1,0 +1,28 @@
+# Sourced by the other scripts: makes .venv in the checkout (once) and installs the package with the pinned versions.
+#
+#   install_into_venv EXTRAS    e.g. install_into_venv samples,text; afterwards $PY is the interpreter
+
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+PY=.venv/bin/python
+
+say() { printf '\n== %s\n' "$*"; }
+
+install_into_venv() {
+  local extras=$1 stamp=.venv/.installed-$1 base=${PYTHON:-}
+  if [ -f "$stamp" ] && [ "$stamp" -nt setup.cfg ] && [ "$stamp" -nt constraints.txt ]; then
+    say "environment: .venv is ready"
+    return
+  fi
+  if [ -z "$base" ]; then
+    for base in python3.11 python3.12 python3; do command -v "$base" >/dev/null 2>&1 && break; done
+  fi
+  if ! "$base" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null; then
+    echo "Python 3.11 or 3.12 is needed; name one with PYTHON=/path/to/python (found: $("$base" --version 2>&1))" >&2
+    exit 1
+  fi
+  say "environment: installing into .venv (torch first, then fairseq and the package; a few minutes without a cache)"
+  [ -x "$PY" ] || "$base" -m venv .venv || exit 1
+  "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt torch || exit 1
+  "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || exit 1
+  touch "$stamp"
+}

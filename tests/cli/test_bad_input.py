@@ -1,0 +1,111 @@
+"""What a user gets wrong is answered in one clear line."""
+
+import re
+
+import pytest
+import torch
+from commands import TASK, TRAIN, USER_DIR, fairseq, last_error
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (("--arch", "gur_lm"), r"invalid choice: 'gur_lm'"),
+        (("--arch", "elman_lm", "--activation", "softplus"), r"--activation: invalid choice: 'softplus'"),
+        (("--arch", "hornn_lm", "--order", 0), r"ValueError: HORNN: --order 0 must be at least 1$"),
+        (
+            ("--arch", "r_rntn_lm", "--num-matrices", 5000),
+            r"ValueError: --num-matrices 5000 must be between 1 and the vocabulary size 32$",
+        ),
+        (
+            ("--arch", "r_rntn_lm", "--num-matrices", 2, "--index-map", "MAP"),
+            r"ValueError: .*map.txt: no line for the symbol 'w1' of the vocabulary$",
+        ),
+        (
+            ("--arch", "gru_lm", "--share-decoder-input-output-embed", "--embed-dim", 5),
+            r"ValueError: --share-decoder-input-output-embed needs .* --embed-dim 5 equal to --hidden-size 8$",
+        ),
+        (
+            ("--arch", "gru_lm", "--adaptive-softmax-cutoff", "10,5"),
+            r"ValueError: --adaptive-softmax-cutoff 10,5 must be increasing numbers below the vocabulary size 32$",
+        ),
+        (("--arch", "gru_lm", "--dropout", "1.5"), r"ValueError: --dropout 1.5 must be in \[0.0, 1.0\)$"),
+        (("--arch", "gru_lm", "--layers", 0), r"ValueError: --layers 0 must be at least 1$"),
+        (("--arch", "gru_lm", "--tokens-per-sample", 0), r"ValueError: --tokens-per-sample 0 must be at least 1$"),
+        (
+            ("--arch", "gru_lm", "--criterion", "rntn_adaptive_loss"),
+            r"ValueError: --criterion rntn_adaptive_loss needs a model with --adaptive-softmax-cutoff$",
+        ),
+        (
+            ("--arch", "gru_lm", "--lr-scheduler", "validation_ratio", "--best-checkpoint-metric", "accuracy"),
+            r"ValueError: --lr-scheduler validation_ratio needs --best-checkpoint-metric loss, .*, not accuracy$",
+        ),
+    ],
+)
+def test_wrong_flags(options, message, data, tmp_path):
+    (tmp_path / "map.txt").write_text("</s> 0\n<unk> 0\n" + "".join(f"w{i} 1\n" for i in range(24) if i != 1))
+    options = [tmp_path / "map.txt" if option == "MAP" else option for option in options]
+    output = fairseq("train", data, *TRAIN, *options, "--max-update", 1, "--save-dir", tmp_path, fails=True)
+    assert re.search(message, last_error(output)), last_error(output)
+
+
+def binarise(folder, train, others="a b\n"):
+    folder.mkdir(exist_ok=True)
+    for split, text in (("train", train), ("valid", others), ("test", others)):
+        (folder / f"{split}.txt").write_text(text)
+    fairseq(
+        "preprocess", "--only-source", "--trainpref", folder / "train.txt", "--validpref", folder / "valid.txt",
+        "--testpref", folder / "test.txt", "--destdir", folder / "bin",
+    )  # fmt: skip
+    return folder / "bin"
+
+
+def test_empty_corpora(tmp_path):
+    """An empty split is an error, never perplexity 1."""
+    data = binarise(tmp_path / "a", "a b\n" * 20, others="")
+    output = fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path, fails=True)
+    assert re.search(r"ValueError: .*valid: the corpus is empty, there is not one token to read$", last_error(output))
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu", fails=True)
+    assert re.search(r"ValueError: .*test: the corpus is empty", last_error(output)) and "Perplexity" not in output
+
+
+def test_a_folder_without_dictionary(tmp_path):
+    output = fairseq("train", tmp_path, *TRAIN, "--arch", "gru_lm", "--save-dir", tmp_path, fails=True)
+    assert "no dict.txt here; is it a folder written by fairseq-preprocess --only-source?" in last_error(output)
+
+
+def test_a_dictionary_that_does_not_match_the_checkpoint(data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "r_rntn_lm", "--num-matrices", 3, "--max-update", 1, "--save-dir",
+            tmp_path, "--disable-validation")  # fmt: skip
+    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--cpu")
+    smaller = binarise(tmp_path / "smaller", "a b\n" * 20)
+    output = fairseq("eval-lm", smaller, *USER_DIR, *TASK, *checkpoint, fails=True)
+    assert last_error(output).endswith("the checkpoint has 32 symbols, the dictionary of the data folder 8")
+    renamed = binarise(tmp_path / "renamed", "".join(f"v{i}\n" for i in range(24)))
+    output = fairseq("eval-lm", renamed, *USER_DIR, *TASK, *checkpoint, fails=True)
+    assert "the checkpoint was trained with another dictionary of 32 symbols" in last_error(output)
+
+
+class Hostile:
+    def __reduce__(self):
+        import os
+
+        return os.system, ("touch HOSTILE",)
+
+
+def test_a_hostile_checkpoint_cannot_run_code(data, tmp_path):
+    torch.save({"model": Hostile(), "args": None}, tmp_path / "bad.pt")
+    output = fairseq(
+        "eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "bad.pt", "--cpu", fails=True, cwd=tmp_path
+    )
+    assert "Weights only load failed" in output and not (tmp_path / "HOSTILE").exists()
+
+
+def test_context_window_is_refused(data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                     "--context-window", 3, "--tokens-per-sample", 10, fails=True)  # fmt: skip
+    assert "--context-window has no meaning here" in last_error(output)

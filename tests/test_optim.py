@@ -1,0 +1,125 @@
+"""The schedule and the weight bound that the papers need beyond fairseq's own."""
+
+from argparse import Namespace
+
+import pytest
+import torch
+
+from rntn_plugins.optim.max_norm import MaxNormSGD, MaxNormSGDConfig
+from rntn_plugins.optim.validation_ratio import ValidationRatioConfig, ValidationRatioSchedule
+
+
+def schedule(**settings):
+    optimizer = MaxNormSGD(Namespace(lr=[1.0], momentum=0.0, weight_decay=0.0, max_norm=0.0), [torch.zeros(1)])
+    config = ValidationRatioConfig(lr=[1.0], best_checkpoint_metric="loss")
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return ValidationRatioSchedule(config, optimizer), optimizer
+
+
+def test_halving_below_the_ratio():
+    """S18: previous/current < 1.003. Bits 7.0 -> 6.99 is a ratio of 2^0.01 = 1.007, 6.99 -> 6.986 of 1.0028."""
+    rule, optimizer = schedule()
+    rates = [rule.step(epoch, bits) for epoch, bits in enumerate([7.0, 6.99, 6.986, 6.9, 7.1], 1)]
+    assert rates == [1.0, 1.0, 0.5, 0.5, 0.25] and optimizer.get_lr() == 0.25
+
+
+def test_perplexity_as_the_metric():
+    rule, _ = schedule(best_checkpoint_metric="ppl")
+    assert [rule.step(e, ppl) for e, ppl in enumerate([100.0, 99.0, 98.9, 98.0], 1)] == [1.0, 1.0, 0.5, 0.5]
+
+
+def test_halving_only_when_worse():
+    """T16: ratio 1.0; equal cost keeps the rate."""
+    rule, _ = schedule(lr_ratio=1.0, stop_after=0)
+    rates = [rule.step(e, bits) for e, bits in enumerate([7.0, 7.0, 7.1, 7.05, 7.2, 7.3, 7.4, 7.5, 7.6], 1)]
+    assert rates[:5] == [1.0, 1.0, 0.5, 0.5, 0.25] and rates[-1] == 0.25 / 16
+
+
+def test_stops_after_five_poor_epochs_in_a_row():
+    rule, optimizer = schedule()
+    rates = [rule.step(epoch, 7.0) for epoch in range(1, 7)]
+    assert rates[:5] == [1.0, 0.5, 0.25, 0.125, 0.0625] and rates[5] == float("-inf")
+    assert optimizer.get_lr() == 0.03125, "the optimiser keeps a usable rate"
+
+
+def test_a_good_epoch_starts_the_count_anew():
+    rule, _ = schedule(stop_after=2)
+    for epoch, bits in enumerate([7.0, 7.0, 6.0, 6.0], 1):
+        assert rule.step(epoch, bits) > 0
+    assert rule.step(5, 6.0) == float("-inf")
+
+
+def test_epochs_without_validation_change_nothing():
+    rule, _ = schedule()
+    rule.step(1, 7.0)
+    assert rule.step(2, None) == 1.0 and rule.previous == 7.0
+
+
+def test_state_round_trip():
+    rule, _ = schedule()
+    for bits in (7.0, 7.0, 7.0):
+        rule.step(1, bits)
+    other, optimizer = schedule()
+    other.load_state_dict(rule.state_dict())
+    assert other.step_update(0) == 0.25 and optimizer.get_lr() == 0.25
+    assert other.step(4, 7.0) == rule.step(4, 7.0) == 0.125
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"lr_ratio": 0.0}, "--lr-ratio 0.0 must be above 0"),
+        ({"lr_shrink": 1.5}, r"--lr-shrink 1.5 must be in \(0, 1\]"),
+        ({"best_checkpoint_metric": "uas"}, "not uas"),
+        ({"lr": [1.0, 0.5]}, "takes one --lr"),
+    ],
+)
+def test_bad_schedules(settings, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(**settings)
+
+
+def optimiser(parameters, **settings):
+    config = MaxNormSGDConfig(lr=[0.1])
+    for name, value in settings.items():
+        setattr(config, name, value)
+    return MaxNormSGD(config, parameters)
+
+
+def test_rows_are_bounded_and_biases_are_not():
+    torch.manual_seed(0)
+    matrix, stack, bias = (torch.nn.Parameter(5 * torch.randn(shape)) for shape in ((4, 3), (2, 4, 3), (6,)))
+    short = torch.nn.Parameter(torch.full((2, 3), 0.01))
+    untouched = short.detach().clone()
+    for parameter in (matrix, stack, bias, short):
+        parameter.grad = torch.zeros_like(parameter)
+    before = matrix.detach().clone()
+    optimiser([matrix, stack, bias, short], max_norm=1.5).step()
+    assert matrix.norm(dim=1).max() <= 1.5 + 1e-6 and stack.norm(dim=-1).max() <= 1.5 + 1e-6
+    assert bias.norm() > 1.5 and torch.equal(short, untouched)
+    torch.testing.assert_close(matrix / matrix.norm(dim=1, keepdim=True), before / before.norm(dim=1, keepdim=True))
+
+
+def test_without_a_bound_it_is_sgd():
+    torch.manual_seed(0)
+    ours, theirs = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3, 3))
+    one = optimiser([ours], momentum=0.9, weight_decay=0.01)
+    two = torch.optim.SGD([theirs], lr=0.1, momentum=0.9, weight_decay=0.01)
+    for _ in range(4):
+        ours.grad = theirs.grad = torch.randn(3, 3)
+        one.step()
+        two.step()
+    assert torch.equal(ours, theirs)
+
+
+def test_a_zero_row_stays_zero():
+    zero = torch.nn.Parameter(torch.zeros(2, 3))
+    zero.grad = torch.zeros(2, 3)
+    optimiser([zero], max_norm=1.0).step()
+    assert not zero.any()
+
+
+def test_negative_bounds_are_refused():
+    with pytest.raises(ValueError, match="--max-norm -1.0 must be at least 0"):
+        optimiser([torch.zeros(1)], max_norm=-1.0)

@@ -1,0 +1,161 @@
+"""The language model around the cells: probabilities, state, generation, dropout."""
+
+import math
+
+import pytest
+import torch
+from stub_task import StubTask, build
+
+from rntn_plugins import cell_names
+from rntn_plugins.cells.index_map import rank_map, ranks
+from rntn_plugins.data.lm_dataset import CarrySlot
+from rntn_plugins.models.recurrent_lm import architecture_name
+from rntn_plugins.registry import get_cell
+
+TASK = StubTask([f"w{i}" for i in range(9)], fillers=3)  # V = 16: 4 specials, 9 words, 3 fillers
+V, PAD, EOS = 16, 1, 2
+
+
+def model_of(cell: str, **settings):
+    torch.manual_seed(3)
+    if hasattr(get_cell(cell).Options(), "num_matrices"):
+        settings["num_matrices"] = 4
+    model = build(architecture_name(cell), TASK, embed_dim=5, hidden_size=6, **settings)
+    for name, buffer in model.named_buffers():
+        if name.endswith("index_of_symbol") and buffer[0] < 0:
+            buffer.copy_(rank_map(ranks(torch.arange(V)), 4))
+    return model
+
+
+def tokens(batch: int, steps: int):
+    return torch.randint(4, 13, (batch, steps), generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("settings", [{}, {"adaptive_softmax_cutoff": "5,14"}, {"adaptive_softmax_cutoff": "8,13"}])
+def test_fillers_get_no_probability(settings):
+    model = model_of("gru", **settings)
+    probabilities = model.get_normalized_probs(model(tokens(2, 3)), log_probs=False)
+    assert probabilities.shape == (2, 3, V)
+    torch.testing.assert_close(probabilities.sum(-1).double(), torch.ones(2, 3).double(), atol=1e-6, rtol=0)
+    never = [0, PAD, 13, 14, 15]
+    assert not probabilities[..., never].any()
+    assert (probabilities[..., EOS] > 0).all()
+
+
+@pytest.mark.parametrize("cell", cell_names())
+def test_generation_is_teacher_forcing(cell):
+    """One symbol at a time with an incremental state, beams reordered, against reading the whole line."""
+    model, line = model_of(cell, layers=2), tokens(3, 7)
+    whole = model.get_normalized_probs(model(line), log_probs=True)
+    state, order = {}, torch.arange(3)
+    for t in range(7):
+        output = model.decoder(line[order][:, : t + 1], incremental_state=state)
+        step = model.get_normalized_probs(output, log_probs=True)[:, -1]
+        torch.testing.assert_close(step, whole[order, t], atol=1e-6, rtol=0)
+        if t in (2, 4):
+            move = torch.tensor([1, 1, 0])
+            model.decoder.reorder_incremental_state(state, move)
+            order = order[move]
+
+
+@pytest.mark.parametrize("cell", cell_names())
+def test_state_carried_over_blocks(cell):
+    model, line, slot = model_of(cell, layers=2), tokens(3, 8), CarrySlot()
+    whole = model(line)[0]
+    pieces = [model(line[:, at : at + 3], src_lengths=None, stream=slot)[0] for at in (0, 3, 6)]
+    torch.testing.assert_close(torch.cat(pieces, dim=1), whole, atol=1e-12, rtol=0)
+    assert all(not tensor.requires_grad for tensor in slot.carry), "back-propagation stops at the block's edge"
+    torch.testing.assert_close(model(line)[0], whole, atol=0, rtol=0)
+
+
+def test_evaluation_does_not_disturb_training_state():
+    model, train, valid = model_of("gru"), CarrySlot(), CarrySlot()
+    model(tokens(2, 3), stream=train)
+    before = [tensor.clone() for tensor in train.carry]
+    model.eval()
+    model(tokens(5, 4), stream=valid)
+    assert all(torch.equal(a, b) for a, b in zip(before, train.carry)) and valid.carry[0].size(0) == 5
+
+
+def test_padding_on_the_right_is_found_by_itself():
+    model, line = model_of("lstm"), tokens(2, 6)
+    line[1, 4:] = PAD
+    padded, alone = model(line)[0], model(line[1:, :4])[0]
+    torch.testing.assert_close(padded[1:, :4], alone, atol=1e-12, rtol=0)
+
+
+def test_tied_embeddings_are_one_parameter():
+    torch.manual_seed(0)
+    model = build("gru_lm", TASK, embed_dim=6, hidden_size=6, share_decoder_input_output_embed=True)
+    untied = build("gru_lm", TASK, embed_dim=6, hidden_size=6)
+    count = lambda m: sum(p.numel() for p in m.parameters())  # noqa: E731
+    assert count(untied) - count(model) == V * 6
+    assert model.decoder.output_projection.weight is model.decoder.embed_tokens.weight
+
+
+@pytest.mark.parametrize("place", ["dropout_embedding", "dropout_between", "dropout_output"])
+def test_each_dropout_flag_acts_alone(place):
+    quiet = {"dropout_embedding": 0.0, "dropout_between": 0.0, "dropout_output": 0.0}
+    line = tokens(2, 4)
+    model = model_of("gru", layers=2, dropout=0.9, **{**quiet, place: 0.5})
+    torch.testing.assert_close(model(line)[0], model(line)[0], atol=0, rtol=0)  # none in evaluation
+    model.train()
+    words = slice(2, 13)  # the others' scores are -inf
+    assert (model(line)[0] - model(line)[0])[..., words].abs().max() > 1e-3
+    off = model_of("gru", layers=2, dropout=0.9, **quiet).train()
+    torch.testing.assert_close(off(line)[0], off(line)[0], atol=0, rtol=0)
+
+
+def test_general_dropout_is_the_default_of_the_places():
+    model = build("gru_lm", TASK, dropout=0.25, dropout_output=0.5, layers=2)
+    places = (model.decoder.dropout_embedding.p, model.decoder.stack.dropout.p, model.decoder.dropout_output.p)
+    assert places == (0.25, 0.25, 0.5)
+
+
+def test_initialisation_schemes():
+    bound = build("gru_lm", TASK, embed_dim=8, hidden_size=8, init="uniform", init_scale=0.05)
+    weights = [p for p in bound.parameters() if p.dim() > 1]
+    assert max(p.abs().max() for p in weights) <= 0.05 < 0.06 * 16
+    orthogonal = build("gru_lm", TASK, embed_dim=8, hidden_size=8, init="orthogonal", init_scale=1.0)
+    block = orthogonal.decoder.stack.layers[0].cell.weight_hh
+    torch.testing.assert_close(block @ block.t(), torch.eye(8, dtype=torch.float64), atol=1e-6, rtol=0)
+    normal = build("gru_lm", TASK, embed_dim=80, hidden_size=80, init="normal", init_scale=0.1)
+    assert abs(normal.decoder.stack.layers[0].cell.weight_ih.std() - 0.1) < 0.005
+
+
+def test_the_adaptive_loss_is_the_exact_cross_entropy():
+    """Every token counts: also the ones that stand at <pad>'s index within a tail."""
+    from rntn_plugins.criterions.rntn_adaptive_loss import RNTNAdaptiveLoss
+
+    model = model_of("gru", adaptive_softmax_cutoff="5,10")
+    criterion = RNTNAdaptiveLoss(type("Task", (), {"target_dictionary": TASK.target_dictionary})(), False)
+    line = torch.arange(4, 13).view(1, -1)  # every word once, index 1 of both tails among them
+    target = torch.cat([line[:, 1:], torch.tensor([[PAD]])], dim=1)
+    sample = {"net_input": {"src_tokens": line}, "target": target, "ntokens": 8}
+    loss, size, log = criterion(model, sample)
+    log_probs = model.get_normalized_probs(model(line), log_probs=True)
+    expected = -log_probs[0, :-1].gather(-1, target[:, :-1].t()).sum()
+    assert size == log["ntokens"] == 8 and math.isclose(loss.item(), expected.item(), rel_tol=1e-6)
+
+
+def test_loading_in_python(tmp_path):
+    """``from_pretrained``: scores and samples without the command line."""
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).parent / "cli"))
+    from commands import TRAIN, fairseq
+    from conftest import binarise
+
+    data = binarise(tmp_path)
+    fairseq("train", data, *TRAIN, "--arch", "gru_rntn_lm", "--max-update", 3, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    from fairseq.models import MODEL_REGISTRY
+
+    hub = MODEL_REGISTRY["gru_rntn_lm"].from_pretrained(
+        str(tmp_path), "checkpoint_last.pt", data_name_or_path=str(data), cpu=True
+    )
+    (scored,) = hub.score(["w1 w2 w3"])
+    assert scored["positional_scores"].numel() == 3 and (scored["positional_scores"] < 0).all()
+    text = hub.sample(["w1 w2"], beam=1, max_len_b=6)[0]
+    assert text.startswith("w1 w2")
