@@ -99,10 +99,11 @@ def read_text8(path: str, sizes) -> Dict[str, Source]:
         raise Refused(f"{path} has {len(data):,} bytes, the splits need {parts} = {sum(sizes):,}; see --splits")
     sources, start, end = {}, 0, 0
     for split, size in zip(SPLITS, sizes):
-        space = re.compile(rb"\s").search(data, end + size)
+        end += size
+        space = re.compile(rb"\s").search(data, max(start, end - 1))  # the byte before the cut may be the space
         cut = space.start() if space else len(data)
         sources[split] = Source(f"{path} ({split} part)", data[start:cut])
-        start, end = cut, end + size
+        start = cut
     unused = len(data[start:].strip())
     if unused:
         print(f"{path}: {unused:,} bytes after the test part are not used")
@@ -143,7 +144,8 @@ def sentences_of(source: Source, tokenise, lowercase: bool, refuse_reserved: boo
     """Non-empty lines as lists of words."""
     sentences, skipped = [], 0
     for number, line in enumerate(decode(source).removesuffix("\n").split("\n"), 1):
-        words = tokenise(line.lower() if lowercase else line).split()
+        line = line.lower() if lowercase else line
+        words = tokenise(line).split()
         if refuse_reserved and ("<" in line or FILLER in line) and reserved_word(words):
             place, word = f"{source.name}, line {number}", reserved_word(words)
             raise Refused(f"{place}: fairseq keeps the word {word!r} for itself; remove or rename it")

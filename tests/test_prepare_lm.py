@@ -230,7 +230,7 @@ def test_text8(tmp_path, capsys):
     assert "dictionary: 6 symbols" in printed
 
 
-@pytest.mark.parametrize("cut, parts", [(1, "aa"), (2, "aa"), (3, "aa bb"), (5, "aa bb")])
+@pytest.mark.parametrize("cut, parts", [(1, "aa"), (2, "aa"), (3, "aa"), (4, "aa bb"), (6, "aa bb")])
 def test_text8_cuts_lose_and_double_nothing(tmp_path, cut, parts):
     file = tmp_path / "text8"
     file.write_text("aa bb\ncc  dd ee")
@@ -298,6 +298,11 @@ def test_raw_is_tokenised_like_prompts(tmp_path):
     assert symbols("--raw", *paths, "--min-count", 1)["train"] == [MosesTokenizer(MosesTokenizerConfig()).encode(text)]
     plain = MosesTokenizer(MosesTokenizerConfig(moses_no_escape=True, moses_no_dash_splits=True)).encode(text)
     assert symbols("--raw", *paths, "--unit", "char")["train"] == [" ".join(plain.replace(" ", "_"))]
+
+
+def test_lowercase_comes_before_the_check_for_reserved_words(tmp_path, capsys):
+    message = refused(capsys, "--raw", *write_raw(tmp_path, "MadeUpWord1\n"), "--lowercase", "--dest", tmp_path / "d")
+    assert "line 1: fairseq keeps the word 'madeupword1' for itself" in message
 
 
 def test_raw_min_count(tmp_path):

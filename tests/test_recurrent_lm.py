@@ -58,6 +58,25 @@ def test_generation_is_teacher_forcing(cell):
             order = order[move]
 
 
+@pytest.mark.parametrize("cell", ["gru_rntn", "r_lstm", "elstm1", "hornn_gated", "clockwork"])
+def test_beam_search_scores_are_teacher_forcing(cell):
+    from fairseq.sequence_generator import SequenceGenerator
+
+    model = model_of(cell, layers=2, init="normal", init_scale=0.7)
+    generator = SequenceGenerator([model], TASK.target_dictionary, beam_size=4, max_len_b=8)
+    prompts = tokens(3, 2)
+    hypotheses = generator.generate([model], {"net_input": {"src_tokens": prompts}}, prefix_tokens=prompts)
+    for prompt, beams in zip(prompts, hypotheses):
+        assert len(beams) == 4
+        for beam in beams:
+            line = beam["tokens"]
+            assert line[:2].tolist() == prompt.tolist()
+            read = torch.cat([torch.tensor([EOS]), line[:-1]]).unsqueeze(0)
+            log_probs = model.get_normalized_probs(model(read), log_probs=True)[0]
+            expected = log_probs.gather(-1, line.unsqueeze(-1)).squeeze(-1)
+            torch.testing.assert_close(beam["positional_scores"], expected, atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("cell", cell_names())
 def test_state_carried_over_blocks(cell):
     model, line, slot = model_of(cell, layers=2), tokens(3, 8), CarrySlot()

@@ -54,7 +54,10 @@ class IndexedMatrix(nn.Module):
     def forward(self, tokens: Tensor):
         """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
         if self.index_of_symbol[0] == UNKNOWN:
-            raise ValueError("the map from symbols to matrices is not known: no training text to count, no checkpoint")
+            raise ValueError(
+                "the map from symbols to matrices is not known: no checkpoint was loaded, and there was no training "
+                "text to count or no file named by --index-map"
+            )
         index = self.index_of_symbol[tokens]
         return self.weight[index], self.bias[index]
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import logging
+import os
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional
 
@@ -22,6 +24,8 @@ from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
 from rntn_plugins.models.symbol_counts import count_symbols
 from rntn_plugins.registry import build_cell, cell_names, get_cell
+
+logger = logging.getLogger(__name__)
 
 
 def flag(default, help: str):
@@ -246,7 +250,13 @@ def build_stack(cell: str, cfg, task, dictionary) -> RecurrentStack:
     options = {f.name: plain(getattr(cfg, f.name)) for f in dataclasses.fields(cell_class.Options)}
     vocabulary = None
     if cell_class.token_indexed:
-        vocabulary = Vocabulary(len(dictionary), dictionary.symbols, count_symbols(task))
+        counts = count_symbols(task)
+        map_file = options.get("index_map", "rank")
+        if map_file not in ("rank", "mod") and not os.path.exists(map_file):
+            # A checkpoint has its map inside and must load where the file is not; only a fresh model needs the file.
+            logger.warning(f"--index-map {map_file}: no such file here, so the map has to come from a checkpoint")
+            options["index_map"], counts = "rank", None
+        vocabulary = Vocabulary(len(dictionary), dictionary.symbols, counts)
     sizes = [cfg.embed_dim] + [cfg.hidden_size] * (cfg.layers - 1)
     cells = [build_cell(cell, size, cfg.hidden_size, vocabulary, **options) for size in sizes]
     return RecurrentStack(cells, cfg.dropout if cfg.dropout_between is None else cfg.dropout_between)

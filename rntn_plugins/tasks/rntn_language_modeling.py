@@ -92,21 +92,25 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     def get_batch_iterator(
         self, dataset, max_tokens=None, max_sentences=None, seed=1, num_shards=1, shard_id=0, num_workers=0, epoch=1,
-        data_buffer_size=0, **kwargs,
+        data_buffer_size=0, skip_remainder_batch=False, **kwargs,
     ):  # fmt: skip
         """An epoch iterator over blocks of a :class:`Corpus`; other datasets (prompts) batch as fairseq does."""
         if not isinstance(dataset, Corpus):
             kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
             return super().get_batch_iterator(
                 dataset, max_tokens, max_sentences, seed=seed, num_shards=num_shards, shard_id=shard_id,
-                num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size, **kwargs,
+                num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size,
+                skip_remainder_batch=skip_remainder_batch, **kwargs,
             )  # fmt: skip
         rows = max_sentences or (max_tokens or 0) // self.args.tokens_per_sample
         if rows < 1:
             raise ValueError(f"--max-tokens {max_tokens} holds no block of --tokens-per-sample; give --batch-size")
         plan = make_plan(dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id)
         blocks = BlockDataset(dataset, plan, self.dictionary.eos(), self.dictionary.pad())
-        return BlockIterator(blocks, seed, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size)
+        return BlockIterator(
+            blocks, seed, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size,
+            skip_remainder_batch=skip_remainder_batch,
+        )  # fmt: skip
 
     def eval_lm_dataloader(
         self, dataset, max_tokens=None, batch_size=None, num_shards=1, shard_id=0, num_workers=1, data_buffer_size=10,

@@ -111,3 +111,23 @@ def test_sentence_mode(data, test_tokens, tmp_path):
         fairseq("eval-lm", data, *USER_DIR, *checkpoint, "--sample-break-mode", "eos", "--tokens-per-sample", 50)
     )
     assert one[0] == many[0] == test_tokens and abs(one[1] - many[1]) < 1e-3
+
+
+def test_a_checkpoint_needs_neither_map_file_nor_training_text(data, test_tokens, tmp_path):
+    """The map from symbols to matrices is part of the checkpoint."""
+    import shutil
+
+    file = tmp_path / "map.txt"
+    file.write_text("</s> 0\n<unk> 1\n" + "".join(f"w{i} {i % 3}\n" for i in range(24)))
+    options = ("--arch", "r_lstm_lm", "--num-matrices", 3, "--index-map", file, "--save-dir", tmp_path)
+    output = fairseq("train", data, *TRAIN, *options, "--max-update", 5)
+    (bits,) = [float(entry["valid_loss"]) for entry in validation(output)]
+    file.unlink()
+    for name in ("dict.txt", "valid.bin", "valid.idx"):
+        (tmp_path / "elsewhere").mkdir(exist_ok=True)
+        shutil.copy(data / name, tmp_path / "elsewhere" / name)
+    checkpoint = ("--path", tmp_path / "checkpoint_best.pt", "--cpu", "--batch-size", 4, "--gen-subset", "valid")
+    loss = evaluated(fairseq("eval-lm", tmp_path / "elsewhere", *USER_DIR, *TASK, *checkpoint))[1]
+    assert abs(loss - bits) < 2e-3, "the score of the validation during training"
+    output = fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "new", "--max-update", 1, fails=True)
+    assert "no file named by --index-map" in output
