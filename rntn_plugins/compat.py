@@ -3,6 +3,9 @@
 torch >= 2.6 loads checkpoints with ``weights_only``, which is right: a hostile checkpoint must not run code. fairseq's
 hold one class it does not know, ``argparse.Namespace``; allowing that class keeps loading safe.
 
+For the same reason workers could not hand a loaded checkpoint's settings to each other (fairseq sends them through
+``torch.load``); what comes from a worker of the same run is sent as torch sends objects.
+
 numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
 alone.
@@ -30,6 +33,19 @@ def allow_fairseq_checkpoints() -> None:
     torch.serialization.add_safe_globals([argparse.Namespace])
 
 
+def broadcast_object(obj, src_rank: int, group, dist_device: torch.device):
+    """An object of the worker *src_rank*, on all workers of the group."""
+    holder = [obj]
+    torch.distributed.broadcast_object_list(holder, src=src_rank, group=group, device=dist_device)
+    return holder[0]
+
+
+def mend_broadcasts() -> None:
+    from fairseq.distributed import utils
+
+    utils._broadcast_object_slow = broadcast_object
+
+
 def restore_numpy_compat() -> None:
     if hasattr(numpy, "compat"):
         return
@@ -40,4 +56,5 @@ def restore_numpy_compat() -> None:
 
 
 allow_fairseq_checkpoints()
+mend_broadcasts()
 restore_numpy_compat()

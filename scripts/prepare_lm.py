@@ -27,7 +27,6 @@ import importlib
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -97,11 +96,12 @@ def read_text8(path: str, sizes) -> Dict[str, Source]:
     if len(data) < sum(sizes):
         parts = " + ".join(f"{size:,}" for size in sizes)
         raise Refused(f"{path} has {len(data):,} bytes, the splits need {parts} = {sum(sizes):,}; see --splits")
+    data = data.replace(b"\n", b" ").replace(b"\r", b" ")  # one line
     sources, start, end = {}, 0, 0
     for split, size in zip(SPLITS, sizes):
         end += size
-        space = re.compile(rb"\s").search(data, max(start, end - 1))  # the byte before the cut may be the space
-        cut = space.start() if space else len(data)
+        space = data.find(b" ", max(start, end - 1))  # from the byte before the cut, which may be the space
+        cut = space if space >= 0 else len(data)
         sources[split] = Source(f"{path} ({split} part)", data[start:cut])
         start = cut
     unused = len(data[start:].strip())
@@ -177,8 +177,6 @@ def symbols_of(args, sources: Dict[str, Source]) -> Dict[str, List[str]]:
     text = {
         split: sentences_of(source, tokenise, bool(args.lowercase), not characters) for split, source in sources.items()
     }
-    if args.source == "text8":  # one line a split, for the corpus has no sentences
-        text = {split: [[word for words in sentences for word in words]] for split, sentences in text.items()}
     if args.min_count is not None:
         make_unknown(text, args.min_count)
     lines = {split: [" ".join(words) for words in sentences] for split, sentences in text.items()}

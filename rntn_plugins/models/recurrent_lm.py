@@ -50,7 +50,9 @@ class RecurrentLMConfig(FairseqDataclass):
     adaptive_softmax_dropout: float = flag(0.0, "dropout in the tails of the adaptive soft-max")
     adaptive_softmax_factor: float = flag(4.0, "by how much each tail of the adaptive soft-max is narrower")
     init: ChoiceEnum(INITIALISATIONS) = flag(
-        "orthogonal", "initialisation of all weights; biases are zero, tensors and gates as their cell says"
+        "orthogonal",
+        "initialisation of all weights ('orthogonal': of the recurrent layers; embeddings and soft-max are uniform "
+        "in ±0.1 then); biases are zero, tensors and gates as their cell says",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
 
@@ -100,6 +102,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
     def initialise(self, scheme: str, scale: float) -> None:
         for layer in self.stack.layers:
             layer.cell.initialise(scheme, scale)
+        if scheme == "orthogonal":  # of a tall matrix it would make rows near zero, which learn very slowly at first
+            scheme, scale = "uniform", 0.1
         fill_(self.embed_tokens.weight, scheme, scale)
         if self.output_projection is not None:
             if self.output_projection.weight is not self.embed_tokens.weight:
@@ -271,11 +275,14 @@ def config_class(name: str, cell: str, **defaults) -> type:
     """The settings of one architecture: shared ones, the cell's own, with the *defaults* of a preset.
 
     Raises:
-        ValueError: a default that is no setting of the cell.
+        ValueError: a default that is no setting of the cell, or an option named like a shared setting.
     """
     options = get_cell(cell).Options
-    known = {f.name for f in dataclasses.fields(RecurrentLMConfig)} | {f.name for f in dataclasses.fields(options)}
-    unknown = sorted(set(defaults) - known)
+    shared, own = ({f.name for f in dataclasses.fields(part)} for part in (RecurrentLMConfig, options))
+    if shared & own:
+        clash = ", ".join(sorted(shared & own))
+        raise ValueError(f"cell {cell!r}: its option {clash} has the name of a setting of all language models")
+    unknown = sorted(set(defaults) - shared - own)
     if unknown:
         raise ValueError(f"{name}: {', '.join(unknown)} is no setting of the cell {cell!r}")
     added = []

@@ -27,6 +27,8 @@ def count_symbols(task) -> Optional[torch.Tensor]:
     found = False
     for folder in utils.split_paths(data):
         path = os.path.join(folder, "train")
+        if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
+            continue  # the task says that it is empty
         sentences = data_utils.load_indexed_dataset(path, task.source_dictionary, combine=True)
         for at in range(0, len(sentences or ()), CHUNK):
             chunk = [sentences[i].numpy() for i in range(at, min(at + CHUNK, len(sentences)))]

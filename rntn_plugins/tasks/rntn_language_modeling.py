@@ -82,6 +82,8 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         """
         paths = utils.split_paths(self.args.data)
         path = os.path.join(paths[((epoch or 1) - 1) % len(paths)], split)
+        if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:  # fairseq cannot even open it
+            raise ValueError(f"{path}: the corpus is empty, there is not one token to read")
         sentences = data_utils.load_indexed_dataset(path, self.dictionary, self.args.dataset_impl, combine=combine)
         if sentences is None:
             raise FileNotFoundError(f"Dataset not found: {split} ({path})")
@@ -164,7 +166,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             raise ValueError("no token was evaluated")
         super().reduce_metrics([{**log, "sample_size": log["ntokens"]} for log in logging_outputs], criterion)
         if self.by_character:
-            metrics.log_derived("bpc", lambda meters: bits_per_character(meters["loss"].avg))
+            metrics.log_derived("bpc", lambda meters: bits_per_character(float(meters["loss"].avg)))
 
 
 def uses_characters(dictionary: Dictionary) -> bool:

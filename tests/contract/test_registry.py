@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from rntn_plugins import build_cell, cell_names, register_cell, register_language_model
+from rntn_plugins import build_cell, cell_names, register_cell, register_language_model, registry
 from rntn_plugins.cells.base import Cell, Vocabulary
 from rntn_plugins.registry import get_cell
 
@@ -34,6 +34,22 @@ def test_fairseq_names_are_not_shadowed():
         register_language_model("lstm_lm", "lstm")
     with pytest.raises(ValueError, match="hiden_size is no setting of the cell 'gru'"):
         register_language_model("typo_lm", "gru", hiden_size=3)
+
+
+def test_an_option_named_like_a_shared_setting_is_refused():
+    from rntn_plugins.models.recurrent_lm import config_class
+
+    class Clashing(get_cell("gru")):
+        @dataclasses.dataclass
+        class Options:
+            layers: int = 1
+
+    register_cell("clashing")(Clashing)
+    try:
+        with pytest.raises(ValueError, match="its option layers has the name of a setting of all language models"):
+            config_class("clashing_lm", "clashing")
+    finally:
+        registry._CELLS.pop("clashing")
 
 
 def test_every_cell_has_an_architecture():

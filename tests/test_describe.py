@@ -1,0 +1,34 @@
+"""scripts/describe.py lists what fairseq-train takes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def describe(*args, code=0) -> str:
+    command = [sys.executable, str(ROOT / "scripts" / "describe.py"), *args]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert result.returncode == code, result.stderr
+    return result.stdout + result.stderr
+
+
+def test_all_architectures():
+    text = describe()
+    assert "gru_rntn: GRU whose candidate adds a tensor product" in text and "    lstm_lm_salle_ptb_h650" in text
+
+
+def test_one_architecture_with_its_own_defaults():
+    text = describe("r_gru_lm_salle_ptb")
+    for expected in ("--num-matrices", "--indexed-gates", "--hidden-size", "(default: 244)", "S18"):
+        assert expected in text
+    assert "--order" not in text
+
+
+def test_of_a_user():
+    assert "Minimal gated unit" in describe("--user-dir", "user_dir", "mgu_lm")
+
+
+def test_unknown():
+    assert "unknown architecture 'gur_lm'" in describe("gur_lm", code=2)
