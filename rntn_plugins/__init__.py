@@ -4,7 +4,7 @@ It is both an installed package and the folder to give as ``--user-dir``.
 """
 
 from rntn_plugins import compat  # noqa: F401  (first: it mends fairseq)
-from rntn_plugins.cells import elman, elstm, gated_rntn, gru, hornn, lstm, rntn  # noqa: F401
+from rntn_plugins.cells import clockwork, elman, elstm, gated_rntn, gru, hornn, lstm, restricted_gated, rntn  # noqa: F401
 from rntn_plugins.criterions import rntn_adaptive_loss  # noqa: F401
 from rntn_plugins.data import ptb_characters  # noqa: F401
 from rntn_plugins.models import presets  # noqa: F401

@@ -1,0 +1,178 @@
+"""GRU and LSTM with matrices that depend on the symbol: r-GRU and r-LSTM (S18 §3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import Cell, Hidden, option
+from rntn_plugins.cells.gru import interpolate, update_gate_option
+from rntn_plugins.cells.index_map import build_map
+from rntn_plugins.cells.lstm import LSTM, HiddenAndCell, forget_bias_option
+from rntn_plugins.cells.rntn import IndexedMatrix, apply_each, index_map_option, num_matrices_option
+from rntn_plugins.registry import register_cell
+
+
+class GatesWithMatrices(NamedTuple):
+    """Pre-activations of all gates and, for per-symbol gates, their matrices (in the cell's gate order)."""
+
+    x: Tensor  # [T, B, G·H]
+    matrices: Tensor  # [T, B, P, H, H], P per-symbol gates
+
+
+def parse_gates(text: str, allowed, cell: str) -> tuple:
+    """``--indexed-gates`` as a tuple in the cell's own order."""
+    asked = [part.strip() for part in str(text).split(",") if part.strip()]
+    unknown = [part for part in asked if part not in allowed]
+    if unknown or not asked:
+        raise ValueError(f"{cell}: --indexed-gates {text!r} must be a comma-separated choice of {', '.join(allowed)}")
+    return tuple(gate for gate in allowed if gate in asked)
+
+
+def key(gate: str) -> str:
+    """A gate's name in a module dict (``update`` alone is a method of those)."""
+    return f"{gate}_gate"
+
+
+class IndexedGates(nn.Module):
+    """Recurrent matrices and biases of G gates, some shared by all symbols, some one per class of symbols.
+
+    ==========================  =====================  =========
+    symbol                      attribute              shape
+    ==========================  =====================  =========
+    U_h^g of a shared gate      shared.g_gate          [H, H]
+    b_h^g of a shared gate      shared_bias.g_gate     [H]
+    U_h^g of a per-symbol gate  indexed.g_gate.weight  [K, H, H]
+    b_h^g of a per-symbol gate  indexed.g_gate.bias    [K, H]
+    ==========================  =====================  =========
+    """
+
+    def __init__(self, gates, indexed, hidden_size: int, index_of_symbol: Tensor, num_matrices: int) -> None:
+        super().__init__()
+        self.gates = tuple(gates)
+        self.indexed_gates = tuple(indexed)
+        self.indexed, self.shared, self.shared_bias = nn.ModuleDict(), nn.ParameterDict(), nn.ParameterDict()
+        for gate in gates:
+            if gate in indexed:
+                self.indexed[key(gate)] = IndexedMatrix(hidden_size, index_of_symbol.clone(), num_matrices)
+            else:
+                self.shared[key(gate)] = nn.Parameter(torch.empty(hidden_size, hidden_size))
+                self.shared_bias[key(gate)] = nn.Parameter(torch.empty(hidden_size))
+
+    def project(self, x: Tensor, tokens: Tensor) -> GatesWithMatrices:
+        """Add the biases to ``x`` [T, B, G·H] and fetch the per-symbol matrices."""
+        biases, matrices = [], []
+        for gate in self.gates:
+            if gate in self.indexed_gates:
+                matrix, bias = self.indexed[key(gate)](tokens)
+                matrices.append(matrix)
+            else:
+                bias = self.shared_bias[key(gate)].expand(*tokens.shape, -1)
+            biases.append(bias)
+        return GatesWithMatrices(x + torch.cat(biases, dim=-1), torch.stack(matrices, dim=2))
+
+    def recur(self, gate: str, projected: GatesWithMatrices, h: Tensor) -> Tensor:
+        """U^g h for one step: ``[B, H] -> [B, H]``."""
+        if gate in self.indexed_gates:
+            return apply_each(projected.matrices[:, self.indexed_gates.index(gate)], h)
+        return F.linear(h, self.shared[key(gate)])
+
+    def bias_of(self, gate: str) -> Tensor:
+        return self.indexed[key(gate)].bias if gate in self.indexed_gates else self.shared_bias[key(gate)]
+
+
+class GatedRestrictedCell(Cell):
+    """What r-GRU and r-LSTM share: gates with shared or per-symbol matrices."""
+
+    token_indexed = True
+    gates: tuple = ()
+
+    def build(self) -> None:
+        name = type(self).__name__
+        indexed = parse_gates(self.options.indexed_gates, self.gates, name)
+        index = build_map(self.options.index_map, self.vocabulary, self.options.num_matrices)
+        self.weight_ih = self.matrix(len(self.gates) * self.hidden_size, self.input_size)
+        self.recurrent = IndexedGates(self.gates, indexed, self.hidden_size, index, self.options.num_matrices)
+
+    def initialise(self, scheme, scale):
+        super().initialise(scheme, scale)
+        for gate in self.gates:
+            nn.init.zeros_(self.recurrent.bias_of(gate))
+
+    def project(self, x, tokens: Optional[Tensor] = None):
+        return self.recurrent.project(F.linear(x, self.weight_ih), tokens)
+
+
+@dataclass
+class RestrictedGRUOptions:
+    num_matrices: int = num_matrices_option()
+    index_map: str = index_map_option()
+    indexed_gates: str = option("candidate", "gates with a matrix per symbol: any of reset,update,candidate")
+    update_gate: str = update_gate_option("previous")
+
+
+@register_cell("r_gru")
+class RestrictedGRU(GatedRestrictedCell):
+    """r-GRU: a GRU whose candidate's U_h^h and b_h^h are per symbol.
+
+    S18 §3, eqs. (6)-(9), with (4)'s indexing; ``--indexed-gates`` picks other gates (its future work)::
+
+        r_t  = σ(W_h^r x_t + U_h^r h_{t-1} + b_h^r)
+        z_t  = σ(W_h^z x_t + U_h^z h_{t-1} + b_h^z)
+        h~_t = tanh(W_h^h x_t + U_h^{h, f(i(x_t))} (r_t ⊙ h_{t-1}) + b_h^{h, f(i(x_t))})
+        h_t  = z_t ⊙ h_{t-1} + (1 - z_t) ⊙ h~_t
+
+    ``weight_ih`` [3H, I]: reset, update, candidate; the rest in ``recurrent`` (:class:`IndexedGates`).
+    """
+
+    Options = RestrictedGRUOptions
+    gates = ("reset", "update", "candidate")
+
+    def step(self, projected, carry):
+        x_r, x_z, x_h = projected.x.chunk(3, dim=-1)
+        r = torch.sigmoid(x_r + self.recurrent.recur("reset", projected, carry.h))
+        z = torch.sigmoid(x_z + self.recurrent.recur("update", projected, carry.h))
+        candidate = torch.tanh(x_h + self.recurrent.recur("candidate", projected, r * carry.h))
+        h = interpolate(z, carry.h, candidate, self.options.update_gate)
+        return h, Hidden(h)
+
+
+@dataclass
+class RestrictedLSTMOptions:
+    num_matrices: int = num_matrices_option()
+    index_map: str = index_map_option()
+    indexed_gates: str = option("cell", "gates with a matrix per symbol: any of input,forget,output,cell")
+    forget_bias: float = forget_bias_option()
+
+
+@register_cell("r_lstm")
+class RestrictedLSTM(GatedRestrictedCell):
+    """r-LSTM: an LSTM whose candidate's U_h^c and b_h^c are per symbol.
+
+    S18 §3, eqs. (10)-(15), with (4)'s indexing::
+
+        c~_t = tanh(W_h^c x_t + U_h^{c, f(i(x_t))} h_{t-1} + b_h^{c, f(i(x_t))})
+
+    everything else as in :class:`~rntn_plugins.cells.lstm.LSTM`. ``weight_ih`` [4H, I]: input, forget, output, cell;
+    the rest in ``recurrent`` (:class:`IndexedGates`).
+    """
+
+    Options = RestrictedLSTMOptions
+    gates = ("input", "forget", "output", "cell")
+
+    initial_carry = LSTM.initial_carry
+
+    def initialise(self, scheme, scale):
+        super().initialise(scheme, scale)
+        nn.init.constant_(self.recurrent.bias_of("forget"), self.options.forget_bias)
+
+    def step(self, projected, carry):
+        pre = zip(self.gates, projected.x.chunk(4, dim=-1))
+        i, f, o, candidate = (x + self.recurrent.recur(gate, projected, carry.h) for gate, x in pre)
+        c = torch.sigmoid(i) * torch.tanh(candidate) + torch.sigmoid(f) * carry.c
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return h, HiddenAndCell(h, c)

@@ -1,0 +1,177 @@
+"""From symbols to the scores of the next symbol: embedding, recurrent layers, soft-max."""
+
+import hashlib
+from typing import Dict, List, Optional
+
+import torch
+import torch.nn.functional as F
+from fairseq.models import FairseqIncrementalDecoder
+from fairseq.modules import FairseqDropout
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import carry_tensors, fill_, map_carry
+from rntn_plugins.layers.recurrent import RecurrentStack
+from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
+
+
+class RecurrentDecoder(FairseqIncrementalDecoder):
+    """Embedding, recurrent layers, soft-max.
+
+    Args:
+        cfg: a ``RecurrentLMConfig``.
+        dictionary: the symbols.
+        stack: the recurrent layers.
+    """
+
+    def __init__(self, cfg, dictionary, stack: RecurrentStack) -> None:
+        super().__init__(dictionary)
+        size, vocabulary = stack.hidden_size, len(dictionary)
+
+        def dropout(place: Optional[float]) -> FairseqDropout:
+            return FairseqDropout(cfg.dropout if place is None else place, module_name=type(self).__name__)
+
+        self.embed_tokens = nn.Embedding(vocabulary, cfg.embed_dim, dictionary.pad())
+        self.dropout_embedding = dropout(cfg.dropout_embedding)
+        self.stack = stack
+        self.dropout_output = dropout(cfg.dropout_output)
+        never = torch.tensor([is_filler(dictionary, i) for i in range(vocabulary)])
+        self.output_projection = None
+        if cfg.adaptive_softmax_cutoff:
+            cutoff = parse_cutoff(cfg.adaptive_softmax_cutoff, vocabulary)
+            self.adaptive_softmax = MaskedAdaptiveSoftmax(
+                vocabulary, size, cutoff, never, cfg.adaptive_softmax_dropout, factor=cfg.adaptive_softmax_factor
+            )
+        else:
+            self.output_projection = nn.Linear(size, vocabulary)
+            if cfg.share_decoder_input_output_embed:
+                self.output_projection.weight = self.embed_tokens.weight
+            mask = torch.zeros(vocabulary).masked_fill(never, float("-inf"))
+            self.register_buffer("never_predicted", mask, persistent=False)
+        self.register_buffer("dictionary_fingerprint", torch.tensor(fingerprint(dictionary)))
+        self.initialise(str(cfg.init), cfg.init_scale)
+
+    def initialise(self, scheme: str, scale: float) -> None:
+        for layer in self.stack.layers:
+            layer.cell.initialise(scheme, scale)
+        if scheme == "orthogonal":  # of a tall matrix it would make rows near zero, which learn very slowly at first
+            scheme, scale = "uniform", 0.1
+        fill_(self.embed_tokens.weight, scheme, scale)
+        if self.output_projection is not None:
+            if self.output_projection.weight is not self.embed_tokens.weight:
+                fill_(self.output_projection.weight, scheme, scale)
+            nn.init.zeros_(self.output_projection.bias)
+        with torch.no_grad():
+            self.embed_tokens.weight[self.embed_tokens.padding_idx] = 0
+
+    def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None):
+        """
+        Args:
+            prev_output_tokens: symbols ``[B, T]``, padded on the right.
+            incremental_state: given in generation: only the last symbol is read, the state comes from here.
+            src_lengths: valid symbols of each row ``[B]``; counted if left out.
+            stream: an object whose ``carry`` (a list of tensors, or ``None`` for zeros) is where this block starts; it
+                is set to the state after the block.
+        Returns:
+            logits ``[B, T, V]`` (features ``[B, T, H]`` for the adaptive soft-max) and a dict with the ``carry``.
+        """
+        x, extra = self.extract_features(
+            prev_output_tokens, encoder_out, incremental_state, src_lengths=src_lengths, stream=stream
+        )
+        return self.output_layer(x), extra
+
+    def extract_features(
+        self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None
+    ):
+        """As :meth:`forward`, without the output layer: ``[B, T, H]``."""
+        stored: Optional[List[Tensor]] = None
+        if incremental_state is not None:
+            saved = self.get_incremental_state(incremental_state, "carry")
+            stored = None if saved is None else [saved[str(i)] for i in range(len(saved))]
+            # the first call reads the whole prefix, later ones only the symbol chosen last
+            tokens = prev_output_tokens if stored is None else prev_output_tokens[:, -1:]
+            lengths = None
+        else:
+            tokens = prev_output_tokens
+            lengths = tokens.ne(self.dictionary.pad()).sum(1) if src_lengths is None else src_lengths
+            stored = stream.carry if stream is not None else None
+
+        tokens = tokens.t()  # time-major from here: [T, B]
+        carry = None if stored is None else self.restore_carry(stored, tokens.size(1))
+        x = self.dropout_embedding(self.embed_tokens(tokens))
+        x, carry = self.stack(x, tokens, lengths, carry)
+        x = self.dropout_output(x)
+
+        if incremental_state is not None:
+            saved = {str(i): tensor for i, tensor in enumerate(carry_tensors(carry))}
+            self.set_incremental_state(incremental_state, "carry", saved)
+        elif stream is not None:
+            stream.carry = [tensor.detach() for tensor in carry_tensors(carry)]
+        return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
+
+    def restore_carry(self, stored: List[Tensor], batch_size: int):
+        """The carry from its flat list of tensors; ``ValueError`` where the number of rows differs."""
+        template = self.stack.initial_carry(batch_size)
+        expected = carry_tensors(template)
+        if [tensor.shape for tensor in stored] != [tensor.shape for tensor in expected]:
+            raise ValueError(
+                f"the stored state has {stored[0].size(0)} rows, this batch {batch_size}: resume with the --batch-size "
+                "of the checkpoint, or --reset-dataloader to start the epoch anew"
+            )
+        tensors = iter([tensor.to(like.device) for tensor, like in zip(stored, expected)])
+        return map_carry(lambda _: next(tensors), template)
+
+    def output_layer(self, features: Tensor, **kwargs) -> Tensor:
+        """Logits ``[..., V]``, -inf for symbols that never occur; the features for the adaptive soft-max."""
+        if self.adaptive_softmax is not None:
+            return features
+        bias = self.output_projection.bias + self.never_predicted
+        return F.linear(features, self.output_projection.weight, bias)
+
+    def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
+        """Beam search: row i goes on from what was row ``new_order[i]``."""
+        saved = self.get_incremental_state(incremental_state, "carry")
+        if saved is not None:
+            moved: Dict[str, Tensor] = {key: tensor.index_select(0, new_order) for key, tensor in saved.items()}
+            self.set_incremental_state(incremental_state, "carry", moved)
+
+    def max_positions(self) -> int:
+        """No limit but memory."""
+        return int(1e6)
+
+    def upgrade_state_dict_named(self, state_dict, name):
+        """Refuse a checkpoint of another dictionary before torch lists every mismatched shape."""
+        prefix = f"{name}." if name else ""
+        weight = state_dict.get(f"{prefix}embed_tokens.weight")
+        stored = state_dict.get(f"{prefix}dictionary_fingerprint")
+        here = len(self.dictionary)
+        if weight is not None and weight.size(0) != here:
+            raise ValueError(f"the checkpoint has {weight.size(0)} symbols, the dictionary of the data folder {here}")
+        if stored is not None and int(stored) != int(self.dictionary_fingerprint):
+            raise ValueError(
+                f"the checkpoint was trained with another dictionary of {here} symbols than the data folder's"
+            )
+        return state_dict
+
+
+def is_filler(dictionary, index: int) -> bool:
+    """Symbols that no text holds: ``<s>``, ``<pad>``, and fairseq's fillers up to a multiple of 8."""
+    return index in (dictionary.bos(), dictionary.pad()) or dictionary[index].startswith("madeupword")
+
+
+def fingerprint(dictionary) -> int:
+    """A number that two different dictionaries do not share (64 bits of SHA-256 of the symbols in order)."""
+    digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8", "surrogateescape")).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def parse_cutoff(text: str, vocabulary: int) -> List[int]:
+    """``--adaptive-softmax-cutoff`` as increasing numbers below V."""
+    try:
+        cutoff = [int(part) for part in str(text).split(",")]
+    except ValueError:
+        cutoff = []
+    if not cutoff or any(a >= b for a, b in zip([0, *cutoff], [*cutoff, vocabulary])):
+        raise ValueError(
+            f"--adaptive-softmax-cutoff {text} must be increasing numbers below the vocabulary size {vocabulary}"
+        )
+    return cutoff
