@@ -46,7 +46,8 @@ def main() -> int:
         if not field.name.startswith("_"):
             default = getattr(field.default, "value", field.default)
             shown = "" if default is None else f" (default: {default})"
-            shown = {False: " (off)", True: " (on; the flag turns it off)"}.get(default, shown)
+            if isinstance(default, bool):
+                shown = " (on; the flag turns it off)" if default else " (off)"
             text = textwrap.fill(field.metadata["help"] + shown, 100, initial_indent=" " * 8, subsequent_indent=" " * 8)
             print(f"    --{field.name.replace('_', '-')}\n{text}")
     return 0

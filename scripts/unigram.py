@@ -42,7 +42,7 @@ def load_counts(folder: str, split: str, dictionary, combine: bool = False) -> n
         raise ValueError(f"{path} is empty or damaged: {error}") from None
     if sentences is None:
         raise ValueError(f"{folder}: no split {split!r} here ({split}.bin and {split}.idx)")
-    counts = np.bincount(Corpus(sentences, path).tokens, minlength=len(dictionary))
+    counts = np.bincount(Corpus(sentences, path, dictionary).tokens, minlength=len(dictionary))
     if len(counts) > len(dictionary):
         raise ValueError(f"{path} has symbol number {len(counts) - 1}, dict.txt only {len(dictionary)} symbols")
     return counts
@@ -70,8 +70,8 @@ def evaluate(folder: str, subset: str) -> str:
     """The line to print."""
     from fairseq.data import Dictionary
 
+    from rntn_plugins import is_filler
     from rntn_plugins.metrics import perplexity
-    from rntn_plugins.models.recurrent_lm import is_filler
 
     file = os.path.join(folder, "dict.txt")
     if not os.path.isfile(file):

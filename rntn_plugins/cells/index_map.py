@@ -47,7 +47,7 @@ def read_map(path: str, symbols: Sequence[str], num_matrices: int) -> Tensor:
     indices = {symbol: i for i, symbol in enumerate(symbols)}
     mapped = torch.full((len(symbols),), UNKNOWN, dtype=torch.long)
     try:
-        lines = open(path, encoding="utf-8").read().splitlines()
+        lines = open(path, encoding="utf-8-sig").read().splitlines()
     except OSError as error:
         raise ValueError(f"--index-map {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:

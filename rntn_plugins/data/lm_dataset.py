@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -10,19 +10,35 @@ from fairseq.data import EpochBatchIterator, FairseqDataset
 from torch import Tensor
 
 from rntn_plugins.data.streams import ContiguousStreams, Sentences, block_arrays
+from rntn_plugins.symbols import is_filler
 
 
 class CarrySlot:
-    """Where a model leaves its state for the next block of the same streams.
+    """Where models leave their state for the next block of the same streams, each model of an ensemble its own.
 
     It travels with the batch (``net_input["stream"]``), so the state is passed explicitly and never lives in a module.
-
-    Attributes:
-        carry: the tensors of the state, or ``None`` where the state starts from zero.
     """
 
-    def __init__(self, carry: Optional[List[Tensor]] = None) -> None:
-        self.carry = carry
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self, carry: Optional[List[Tensor]] = None) -> None:
+        """Start from zero, or from a state that a checkpoint kept (the tensors of a carry)."""
+        self.carries: Dict[int, List[Tensor]] = {}
+        self.restored = carry
+
+    def get(self, owner) -> Optional[List[Tensor]]:
+        """Where *owner* (a decoder) goes on from; ``None``: from zero."""
+        return self.carries.get(id(owner), self.restored)
+
+    def put(self, owner, carry: List[Tensor]) -> None:
+        """Leave *owner*'s state after a block."""
+        self.carries[id(owner)] = carry
+
+    @property
+    def carry(self) -> Optional[List[Tensor]]:
+        """The state of the only model there is (in training)."""
+        return next(iter(self.carries.values()), self.restored)
 
 
 class Corpus(FairseqDataset):
@@ -31,17 +47,20 @@ class Corpus(FairseqDataset):
     Args:
         sentences: fairseq's indexed dataset: one tensor a sentence, ``</s>`` last.
         name: for messages.
+        dictionary: the symbols.
     Raises:
-        ValueError: the split has no symbols.
+        ValueError: the split has no symbols, or some that no text may hold: ``<s>``, ``<pad>``, fillers of the
+            dictionary (models give them no probability), or indices that the dictionary does not have.
     """
 
-    def __init__(self, sentences: Sequence[Tensor], name: str) -> None:
+    def __init__(self, sentences: Sequence[Tensor], name: str, dictionary) -> None:
         self.name = name
         self.lengths = np.asarray([len(sentence) for sentence in sentences], dtype=np.int64)
         self.lengths = self.lengths[self.lengths > 0]
         if not len(self.lengths):
             raise ValueError(f"{name}: the corpus is empty, there is not one token to read")
         self.tokens = np.concatenate([sentence.numpy() for sentence in sentences]).astype(np.int32)
+        check_symbols(self.tokens, name, dictionary)
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -52,6 +71,20 @@ class Corpus(FairseqDataset):
     @property
     def sizes(self) -> np.ndarray:
         return self.lengths
+
+
+def check_symbols(tokens: np.ndarray, name: str, dictionary) -> None:
+    """Raise ``ValueError`` if a text holds a symbol that it cannot hold (see :class:`Corpus`)."""
+    present = np.unique(tokens)
+    if present[-1] >= len(dictionary):
+        raise ValueError(
+            f"{name}: symbol number {present[-1]}, but dict.txt has only {len(dictionary)}; is it of this data?"
+        )
+    for index in present.tolist():
+        if is_filler(dictionary, index):
+            raise ValueError(
+                f"{name}: the text holds {dictionary[index]!r}, a symbol that fairseq keeps for itself; rename it"
+            )
 
 
 class BlockDataset(FairseqDataset):

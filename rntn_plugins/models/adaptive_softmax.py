@@ -38,3 +38,9 @@ class MaskedAdaptiveSoftmax(AdaptiveSoftmax):
         for layers, tail, nothing in zip(self.tail, tails, empty):
             if not nothing:
                 layers.append(MaskColumns(tail))
+
+    def get_log_prob(self, input: Tensor, target=None) -> Tensor:
+        """Log-probabilities of all symbols, for evaluation; ``ValueError`` in training, where they have no gradient."""
+        if self.training and torch.is_grad_enabled():
+            raise ValueError("a model with --adaptive-softmax-cutoff is trained with --criterion rntn_adaptive_loss")
+        return super().get_log_prob(input, target)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import carry_tensors, fill_, map_carry
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
+from rntn_plugins.symbols import is_filler
 
 
 class RecurrentDecoder(FairseqIncrementalDecoder):
@@ -47,7 +48,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
                 self.output_projection.weight = self.embed_tokens.weight
             mask = torch.zeros(vocabulary).masked_fill(never, float("-inf"))
             self.register_buffer("never_predicted", mask, persistent=False)
-        self.register_buffer("dictionary_fingerprint", torch.tensor(fingerprint(dictionary)))
+        # "version" in the name keeps averages of weights (EMA) away from it
+        self.register_buffer("dictionary_version", torch.tensor(fingerprint(dictionary)))
         self.initialise(str(cfg.init), cfg.init_scale)
 
     def initialise(self, scheme: str, scale: float) -> None:
@@ -69,8 +71,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             prev_output_tokens: symbols ``[B, T]``, padded on the right.
             incremental_state: given in generation: only the last symbol is read, the state comes from here.
             src_lengths: valid symbols of each row ``[B]``; counted if left out.
-            stream: an object whose ``carry`` (a list of tensors, or ``None`` for zeros) is where this block starts; it
-                is set to the state after the block.
+            stream: where the state is kept from block to block: ``stream.get(self)`` is where this one starts (a list
+                of tensors, or ``None`` for zeros), ``stream.put(self, ...)`` receives the state after it.
         Returns:
             logits ``[B, T, V]`` (features ``[B, T, H]`` for the adaptive soft-max) and a dict with the ``carry``.
         """
@@ -93,7 +95,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         else:
             tokens = prev_output_tokens
             lengths = tokens.ne(self.dictionary.pad()).sum(1) if src_lengths is None else src_lengths
-            stored = stream.carry if stream is not None else None
+            stored = stream.get(self) if stream is not None else None
 
         tokens = tokens.t()  # time-major from here: [T, B]
         carry = None if stored is None else self.restore_carry(stored, tokens.size(1))
@@ -105,7 +107,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             saved = {str(i): tensor for i, tensor in enumerate(carry_tensors(carry))}
             self.set_incremental_state(incremental_state, "carry", saved)
         elif stream is not None:
-            stream.carry = [tensor.detach() for tensor in carry_tensors(carry)]
+            stream.put(self, [tensor.detach() for tensor in carry_tensors(carry)])
         return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
 
     def restore_carry(self, stored: List[Tensor], batch_size: int):
@@ -142,26 +144,24 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         """Refuse a checkpoint of another dictionary before torch lists every mismatched shape."""
         prefix = f"{name}." if name else ""
         weight = state_dict.get(f"{prefix}embed_tokens.weight")
-        stored = state_dict.get(f"{prefix}dictionary_fingerprint")
+        stored = state_dict.get(f"{prefix}dictionary_version")
         here = len(self.dictionary)
         if weight is not None and weight.size(0) != here:
             raise ValueError(f"the checkpoint has {weight.size(0)} symbols, the dictionary of the data folder {here}")
-        if stored is not None and int(stored) != int(self.dictionary_fingerprint):
+        if stored is not None and int(stored) != int(self.dictionary_version):
             raise ValueError(
                 f"the checkpoint was trained with another dictionary of {here} symbols than the data folder's"
             )
         return state_dict
 
 
-def is_filler(dictionary, index: int) -> bool:
-    """Symbols that no text holds: ``<s>``, ``<pad>``, and fairseq's fillers up to a multiple of 8."""
-    return index in (dictionary.bos(), dictionary.pad()) or dictionary[index].startswith("madeupword")
-
-
 def fingerprint(dictionary) -> int:
-    """A number that two different dictionaries do not share (64 bits of SHA-256 of the symbols in order)."""
+    """A number that two different dictionaries hardly share (31 bits of SHA-256 of the symbols in order).
+
+    Small enough for the sum of many to fit into 64 bits, as fairseq's checkpoint averaging adds them up.
+    """
     digest = hashlib.sha256("\n".join(dictionary.symbols).encode("utf-8", "surrogateescape")).digest()
-    return int.from_bytes(digest[:8], "little", signed=True)
+    return int.from_bytes(digest[:4], "little") >> 1
 
 
 def parse_cutoff(text: str, vocabulary: int) -> List[int]:

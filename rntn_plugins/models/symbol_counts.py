@@ -32,6 +32,9 @@ def count_symbols(task) -> Optional[torch.Tensor]:
         sentences = data_utils.load_indexed_dataset(path, task.source_dictionary, combine=True)
         for at in range(0, len(sentences or ()), CHUNK):
             chunk = [sentences[i].numpy() for i in range(at, min(at + CHUNK, len(sentences)))]
-            counts += np.bincount(np.concatenate(chunk), minlength=len(counts))
+            found_here = np.bincount(np.concatenate(chunk), minlength=len(counts))
+            if len(found_here) > len(counts):
+                raise ValueError(f"{path}: symbol number {len(found_here) - 1}, but dict.txt has only {len(counts)}")
+            counts += found_here
             found = True
     return torch.from_numpy(counts) if found else None

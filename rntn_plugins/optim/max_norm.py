@@ -28,13 +28,16 @@ class MaxNormSGD(FairseqOptimizer):
     has a dataclass, so ``fairseq-hydra-train`` knows it too.
 
     Raises:
-        ValueError: a negative bound.
+        ValueError: a negative bound; a bound on parameters that fairseq has flattened (half precision).
     """
 
     def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
         super().__init__(cfg)
         if cfg.max_norm < 0:
             raise ValueError(f"--max-norm {cfg.max_norm} must be at least 0")
+        params = list(params)
+        if cfg.max_norm > 0 and all(parameter.dim() < 2 for parameter in params):
+            raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
 
     @property

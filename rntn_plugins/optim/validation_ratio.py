@@ -11,7 +11,7 @@ from omegaconf import II
 logger = logging.getLogger(__name__)
 
 #: validation metrics in bits (their difference is a ratio of perplexities), and perplexity itself
-IN_BITS = ("loss", "nll_loss", "bpc")
+IN_BITS = ("loss", "bpc")
 AS_PERPLEXITY = ("ppl",)
 
 
@@ -33,7 +33,7 @@ class ValidationRatioSchedule(FairseqLRScheduler):
 
     S18: 1.003, halved, stop after 5 such epochs in a row. T16 ("when the cost of the development set is greater than
     in the previous epoch"): ``--lr-ratio 1.0 --stop-after 0``. The ratio is taken of the first validation subset's
-    ``--best-checkpoint-metric`` (loss, nll_loss, bpc or ppl). Epochs without validation change nothing.
+    ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing.
 
     Raises:
         ValueError: more than one ``--lr``, a ratio not above 0, a shrink factor outside (0, 1], another metric.

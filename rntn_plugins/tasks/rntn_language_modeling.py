@@ -48,8 +48,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     """Train and evaluate language models on streams.
 
     Every token is predicted exactly once: for any ``--batch-size``, ``--tokens-per-sample`` and number of workers no
-    remainder is dropped. ``--batch-size B`` is the number of streams (or sentences) of one worker; W workers read
-    W·B disjoint ones. ``--max-tokens N`` without a batch size reads N // tokens-per-sample streams.
+    remainder is dropped (but for ``--skip-remainder-batch``, which asks for that). ``--batch-size B`` is the number of
+    streams (or sentences) of one worker; W workers read W·B disjoint ones. ``--max-tokens N`` allows
+    N // tokens-per-sample streams at most.
 
     The log has ``loss`` in bits per token, ``ppl``, and ``bpc`` for characters.
     """
@@ -60,6 +61,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")
         self.by_character = uses_characters(dictionary) if cfg.unit == "auto" else cfg.unit == "char"
         self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
+        self.iterator: Optional[BlockIterator] = None  # the one made last
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
     @classmethod
@@ -73,6 +75,27 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         return cls(cfg, dictionary)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict:
+        return {**super().state_dict(), "sample_break_mode": str(self.args.sample_break_mode)}
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Called for evaluation: say so where the text is read otherwise than in training."""
+        trained, here = state_dict.get("sample_break_mode"), str(self.args.sample_break_mode)
+        if trained not in (None, here):
+            logger.warning(
+                f"the model was trained with --sample-break-mode {trained}, this is --sample-break-mode {here}: "
+                "its state starts from zero at other places"
+            )
+        super().load_state_dict(state_dict)
+
+    def build_criterion(self, args):
+        if str(getattr(args, "_name", "")).startswith("label_smoothed"):
+            raise ValueError(
+                f"--criterion {args._name} gives probability to all symbols, these models give none to <s>, <pad> and "
+                "fillers; use cross_entropy"
+            )
+        return super().build_criterion(args)
 
     def load_dataset(self, split, epoch=None, combine=False, task_cfg=None, **kwargs):
         """Load a split as one :class:`Corpus`, or for ``fairseq-generate`` as prompts.
@@ -90,7 +113,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         if task_cfg is not None and epoch is None:
             self.datasets[split] = self.build_dataset_for_inference(sentences, sentences.sizes)
         else:
-            self.datasets[split] = Corpus(sentences, path)
+            self.datasets[split] = Corpus(sentences, path, self.dictionary)
 
     def get_batch_iterator(
         self, dataset, max_tokens=None, max_sentences=None, seed=1, num_shards=1, shard_id=0, num_workers=0, epoch=1,
@@ -104,15 +127,17 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
                 num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size,
                 skip_remainder_batch=skip_remainder_batch, **kwargs,
             )  # fmt: skip
-        rows = max_sentences or (max_tokens or 0) // self.args.tokens_per_sample
+        limits = [max_sentences, max_tokens // self.args.tokens_per_sample if max_tokens else None]
+        rows = min((limit for limit in limits if limit is not None), default=0)
         if rows < 1:
-            raise ValueError(f"--max-tokens {max_tokens} holds no block of --tokens-per-sample; give --batch-size")
+            raise ValueError(f"--batch-size {max_sentences}, --max-tokens {max_tokens}: not one block of text fits")
         plan = make_plan(dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id)
         blocks = BlockDataset(dataset, plan, self.dictionary.eos(), self.dictionary.pad())
-        return BlockIterator(
+        self.iterator = BlockIterator(
             blocks, seed, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size,
             skip_remainder_batch=skip_remainder_batch,
         )  # fmt: skip
+        return self.iterator
 
     def eval_lm_dataloader(
         self, dataset, max_tokens=None, batch_size=None, num_shards=1, shard_id=0, num_workers=1, data_buffer_size=10,
@@ -145,18 +170,32 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     def get_checkpoint_dict(self) -> dict:
         """The training state, so that resuming in the middle of an epoch goes on exactly."""
         carries = self.carries_of_workers or [self.training_slot.carry]
-        return {type(self).__name__: {"carries": carries}}
+        return {type(self).__name__: {"carries": carries, "layout": self.layout}}
+
+    @property
+    def layout(self) -> dict:
+        """The flags that decide which text a block holds."""
+        return {name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode")}
 
     def set_checkpoint_dict(self, state: dict) -> None:
-        carries = state["carries"]
+        """Go on from a checkpoint; ``ValueError`` where it stands in mid-epoch and its blocks are not this run's.
+
+        fairseq calls it right after it has put the training iterator where the checkpoint says.
+        """
+        if self.iterator.iterations_in_epoch == 0:
+            return  # between two epochs there is nothing to go on from
+        advice = "resume as it was trained, or --reset-dataloader to start the epoch anew"
+        for name, was in state["layout"].items():
+            if was != self.layout[name]:
+                flag = f"--{name.replace('_', '-')}"
+                here = self.layout[name]
+                raise ValueError(f"the checkpoint was saved in mid-epoch with {flag} {was}, not {here}: {advice}")
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
-        if len(carries) != world:
-            raise ValueError(
-                f"the checkpoint was saved by {len(carries)} workers in the middle of an epoch, this run has {world}; "
-                "use as many, or --reset-dataloader to start the epoch anew"
-            )
-        self.training_slot.carry = carries[rank]
+        workers = len(state["carries"])
+        if workers != world:
+            raise ValueError(f"the checkpoint was saved in mid-epoch by {workers} workers, not {world}: {advice}")
+        self.training_slot.reset(state["carries"][rank])
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +219,7 @@ def with_state(sample: dict, slot: CarrySlot) -> dict:
     if "first" not in sample:
         return sample
     if sample["first"]:
-        slot.carry = None
+        slot.reset()
     return {**sample, "net_input": {**sample["net_input"], "stream": slot}}
 
 

@@ -103,6 +103,30 @@ def test_a_hostile_checkpoint_cannot_run_code(data, tmp_path):
     assert "Weights only load failed" in output and not (tmp_path / "HOSTILE").exists()
 
 
+@pytest.mark.parametrize("symbol", ["<s>", "<pad>", "madeupword0000"])
+def test_reserved_symbols_in_the_text(symbol, tmp_path):
+    data = binarise(tmp_path, f"a b {symbol} c\n" * 5)
+    output = fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path, fails=True)
+    assert f"train: the text holds {symbol!r}, a symbol that fairseq keeps for itself" in last_error(output)
+
+
+def test_label_smoothing_is_refused(data, tmp_path):
+    output = fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+                     "--criterion", "label_smoothed_cross_entropy", fails=True)  # fmt: skip
+    assert "ValueError: --criterion label_smoothed_cross_entropy gives probability to all" in last_error(output)
+
+
+def test_evaluating_with_another_break_mode_is_said(data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation", "--sample-break-mode", "eos")  # fmt: skip
+    checkpoint = ("--path", tmp_path / "checkpoint_last.pt", "--cpu")
+    warning = "the model was trained with --sample-break-mode eos, this is --sample-break-mode none"
+    assert warning in fairseq("eval-lm", data, *USER_DIR, *TASK, *checkpoint)
+    assert "was trained with" not in fairseq(
+        "eval-lm", data, *USER_DIR, *TASK, *checkpoint, "--sample-break-mode", "eos"
+    )
+
+
 def test_context_window_is_refused(data, tmp_path):
     fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
             "--disable-validation")  # fmt: skip

@@ -76,11 +76,25 @@ def test_two_workers_resume_exactly(data, tmp_path):
     close(whole, resumed, resumed)
 
 
-def test_resuming_with_another_batch_size_says_so(data, tmp_path):
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (("--batch-size", 5), "the stored state has 4 rows, this batch 5: resume with the --batch-size"),
+        (("--tokens-per-sample", 9), "saved in mid-epoch with --tokens-per-sample 6, not 9: resume as it was trained"),
+        (("--sample-break-mode", "eos"), "saved in mid-epoch with --sample-break-mode none, not eos: resume as it was"),
+    ],
+)
+def test_resuming_with_other_blocks_says_so(change, message, data, tmp_path):
     options = (*OPTIONS, "--save-dir", tmp_path)
     fairseq("train", data, *TRAIN, *options, "--max-update", 7)
-    output = fairseq("train", data, *TRAIN, *options, "--max-update", 9, "--batch-size", 5, fails=True)
-    assert "the stored state has 4 rows, this batch 5: resume with the --batch-size of the checkpoint" in output
+    assert message in fairseq("train", data, *TRAIN, *options, "--max-update", 9, *change, fails=True)
+
+
+def test_between_epochs_the_blocks_may_change(data, tmp_path):
+    options = ("--arch", "gru_lm", "--save-dir", tmp_path)
+    fairseq("train", data, *TRAIN, *options, "--max-epoch", 1)
+    output = fairseq("train", data, *TRAIN, *options, "--max-epoch", 2, "--batch-size", 5, "--tokens-per-sample", 9)
+    assert losses(output)
 
 
 @pytest.fixture(scope="module")
@@ -100,17 +114,34 @@ def ptb(tmp_path_factory):
     return folder
 
 
+PERPLEXITY = """
+import sys
+from fairseq import options
+from fairseq.dataclass.utils import convert_namespace_to_omegaconf
+from fairseq_cli import eval_lm
+results = eval_lm.main(convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_eval_lm_parser())))
+print("exactly", float(results["perplexity"]))
+"""
+
+
 def test_ptb_test_set_has_82430_predictions_for_any_block_length(ptb):
-    scores = []
+    """The perplexity of ``fairseq-eval-lm`` itself, before it rounds it for the log."""
+    import subprocess
+    import sys
+
+    perplexities = []
     for block in (7, 35, 1000):
-        output = fairseq(
-            "eval-lm", ptb / "bin", *USER_DIR, *TASK, "--path", ptb / "checkpoint_last.pt", "--cpu", "--batch-size", 1,
+        options = (
+            ptb / "bin", *USER_DIR, *TASK, "--path", ptb / "checkpoint_last.pt", "--cpu", "--batch-size", 1,
             "--tokens-per-sample", block, "--no-progress-bar", "--num-workers", 0,
         )  # fmt: skip
-        tokens, bits = evaluated(output)
+        run = subprocess.run(
+            [sys.executable, "-c", PERPLEXITY, *map(str, options)], capture_output=True, text=True, env=environment()
+        )
+        assert run.returncode == 0, run.stderr[-2000:]
+        tokens, _ = evaluated(run.stdout + run.stderr)
         assert tokens == 82_430
-        scores.append(bits)
-    perplexities = [2**bits for bits in scores]
+        perplexities.append(float(run.stdout.split("exactly ")[1].split()[0]))
     assert max(perplexities) - min(perplexities) < 1e-4 * min(perplexities), perplexities
 
 

@@ -8,8 +8,8 @@ from typing import Any, Dict
 
 from rntn_plugins.models.recurrent_lm import register_all, register_language_model
 
-# T16, "Experiment Models": embeddings 128 (words) and 32 (characters), orthogonal weights. Dropout's place is not
-# said: here the embeddings and the soft-max input.
+# T16, "Experiment Models": embeddings 128 (words) and 32 (characters), orthogonal weights (here those of the recurrent
+# layer, see --init). Dropout's place is not said: here the embeddings and the soft-max input.
 T16_WORD_TENSOR = {"embed_dim": 128, "hidden_size": 256, "dropout": 0.5, "init": "orthogonal", "init_scale": 1.0}
 T16_WORD_BASELINE = {**T16_WORD_TENSOR, "dropout": 0.6}
 T16_CHAR = {"embed_dim": 32, "hidden_size": 256, "dropout": 0.25, "init": "orthogonal", "init_scale": 1.0}
