@@ -87,6 +87,6 @@ def test_errors(tmp_path, capsys):
     builder = indexed_dataset.make_builder(str(folder / "padded.bin"), "mmap", 6)
     builder.add_item(torch.tensor([4, 1, 2]))
     builder.finalize(str(folder / "padded.idx"))
-    assert "holds <s>, <pad> or a filler" in refused(capsys, folder, "--subset", "padded")
+    assert "a symbol that fairseq keeps for itself" in refused(capsys, folder, "--subset", "padded")
     (folder / "train.idx").write_bytes(b"")
     assert "train is empty or damaged" in refused(capsys, folder)
