@@ -6,6 +6,9 @@ hold one class it does not know, ``argparse.Namespace``; allowing that class kee
 For the same reason workers could not hand a loaded checkpoint's settings to each other (fairseq sends them through
 ``torch.load``); what comes from a worker of the same run is sent as torch sends objects.
 
+fairseq saves a checkpoint at the end of an epoch *before* it tells the schedule what validation gave, so a run resumed
+from it never learns that: a halving would be lost at every restart. The result is in the checkpoint; it is handed over.
+
 numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
 alone.
@@ -14,6 +17,7 @@ alone.
 from __future__ import annotations
 
 import argparse
+import functools
 import types
 
 import numpy
@@ -46,6 +50,25 @@ def mend_broadcasts() -> None:
     utils._broadcast_object_slow = broadcast_object
 
 
+def tell_schedules_on_resume() -> None:
+    from fairseq import checkpoint_utils
+
+    original = checkpoint_utils.load_checkpoint
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def load_checkpoint(cfg, trainer, **kwargs):
+        extra_state, epoch_itr = original(cfg, trainer, **kwargs)
+        between_epochs = epoch_itr.iterations_in_epoch == 0 and epoch_itr.epoch > 1
+        if extra_state is not None and between_epochs and not (cfg.reset_lr_scheduler or cfg.reset_optimizer):
+            if extra_state.get("val_loss") is not None:
+                trainer.lr_step(epoch_itr.epoch - 1, extra_state["val_loss"])
+        return extra_state, epoch_itr
+
+    checkpoint_utils.load_checkpoint = load_checkpoint
+
+
 def restore_numpy_compat() -> None:
     if hasattr(numpy, "compat"):
         return
@@ -57,4 +80,5 @@ def restore_numpy_compat() -> None:
 
 allow_fairseq_checkpoints()
 mend_broadcasts()
+tell_schedules_on_resume()
 restore_numpy_compat()

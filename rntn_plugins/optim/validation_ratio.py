@@ -82,6 +82,7 @@ class ValidationRatioSchedule(FairseqLRScheduler):
 
     def step_update(self, num_updates):
         """The learning rate; once training should stop, one below any ``--stop-min-lr``, which fairseq stops at."""
-        self.optimizer.set_lr(self.lr)
         finished = 0 < self.cfg.stop_after <= self.poor_epochs
-        return float("-inf") if finished else self.lr
+        lr = float("-inf") if finished else self.lr
+        self.optimizer.set_lr(lr)
+        return lr

@@ -51,13 +51,14 @@ def start(name: str, *args) -> subprocess.Popen:
     )
 
 
+def entries(output: str) -> list:
+    """The JSON entries of all updates of a training log."""
+    return [json.loads(line) for line in re.findall(r"train_inner \| (\{.*\})", output)]
+
+
 def losses(output: str) -> dict:
-    """Update number -> loss in bits, from a training log."""
-    found = {}
-    for line in re.findall(r"train_inner \| (\{.*\})", output):
-        entry = json.loads(line)
-        found[int(entry["num_updates"])] = float(entry["loss"])
-    return found
+    """Update number -> loss in bits."""
+    return {int(entry["num_updates"]): float(entry["loss"]) for entry in entries(output)}
 
 
 def validation(output: str) -> list:

@@ -4,7 +4,7 @@ import signal
 import socket
 
 import pytest
-from commands import ROOT, TASK, TRAIN, USER_DIR, environment, evaluated, fairseq, losses, start
+from commands import ROOT, TASK, TRAIN, USER_DIR, entries, environment, evaluated, fairseq, losses, start
 
 OPTIONS = ("--arch", "gru_rntn_lm", "--dropout", "0.3", "--save-interval-updates", 7, "--no-epoch-checkpoints")
 
@@ -65,6 +65,28 @@ def test_two_workers_are_one_with_twice_the_streams(break_mode, average, data, t
     two = losses(two_workers(data, *options, "--batch-size", 3, "--save-dir", tmp_path / "two"))
     assert set(one) == set(two) and len(one) > 20
     close(one, two, one)
+
+
+def rates(output: str) -> dict:
+    """Update number -> learning rate."""
+    return {int(entry["num_updates"]): float(entry["lr"]) for entry in entries(output)}
+
+
+def test_schedules_survive_a_restart_between_epochs(data, tmp_path):
+    """Every epoch counts as poor: the rate is 1, 1, 1/2, 1/4, then training is over, and stays over."""
+    options = (
+        "--arch", "gru_lm", "--optimizer", "sgd", "--lr", 1, "--lr-scheduler", "validation_ratio", "--lr-ratio", 10,
+        "--stop-after", 3, "--tokens-per-sample", 20,
+    )  # fmt: skip
+    whole = rates(fairseq("train", data, *TRAIN, *options, "--max-epoch", 9, "--save-dir", tmp_path / "whole"))
+    assert sorted(set(whole.values())) == [0.25, 0.5, 1.0]
+    pieces = {}
+    for epochs in (1, 2, 3, 9):
+        output = fairseq("train", data, *TRAIN, *options, "--max-epoch", epochs, "--save-dir", tmp_path / "cut")
+        pieces.update(rates(output))
+    assert pieces == whole
+    output = fairseq("train", data, *TRAIN, *options, "--max-epoch", 9, "--save-dir", tmp_path / "cut")
+    assert not rates(output) and "stopping training because current learning rate (-inf)" in output
 
 
 def test_two_workers_resume_exactly(data, tmp_path):
