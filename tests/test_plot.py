@@ -1,0 +1,51 @@
+"""Curves from training logs."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "plot.py"
+spec = importlib.util.spec_from_file_location("plot_script", SCRIPT)
+plot = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(plot)
+
+SIMPLE = """2026-01-01 10:00:00 | INFO | train_inner | epoch 001:   100 / 200 loss=8.7, ppl=422.7, num_updates=100, lr=1
+2026-01-01 10:01:00 | INFO | valid | epoch 001 | valid on 'valid' subset | loss 7.6 | ppl 194.0 | num_updates 200
+2026-01-01 10:01:00 | INFO | train | epoch 001 | loss 8.5 | ppl 362.0 | num_updates 200 | lr 1
+2026-01-01 10:02:00 | INFO | valid | epoch 002 | valid on 'valid' subset | loss 7.3 | ppl 157.6 | num_updates 400 | best_loss 7.3
+2026-01-01 10:03:00 | INFO | valid | epoch 002 | valid on 'valid' subset | loss 7.2 | ppl 147.0 | num_updates 400 | best_loss 7.2
+"""  # noqa: E501
+AS_JSON = '… | INFO | valid | {"epoch": 1, "valid_loss": "2.5", "valid_bpc": "2.5", "valid_num_updates": "30"}\n'
+
+
+def test_simple_logs():
+    assert plot.validations(SIMPLE, "valid", "ppl") == [(200, 194.0), (400, 147.0)]
+    assert plot.validations(SIMPLE, "train", "loss") == [(200, 8.5)]
+    assert plot.validations(SIMPLE, "test", "ppl") == []
+
+
+def test_json_logs():
+    assert plot.validations(AS_JSON, "valid", "bpc") == [(30, 2.5)]
+
+
+@pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("svg", b"<?xml")])
+def test_pictures(ending, start, tmp_path, capsys):
+    (tmp_path / "gru.log").write_text(SIMPLE)
+    (tmp_path / "rntn.log").write_text(SIMPLE.replace("147.0", "120.5"))
+    out = tmp_path / f"curves.{ending}"
+    plot.main([str(tmp_path / "gru.log"), str(tmp_path / "rntn.log"), "--out", str(out)])
+    assert out.read_bytes().startswith(start)
+    assert "best ppl 120.5" in capsys.readouterr().out
+
+
+def test_errors(tmp_path, capsys):
+    log = tmp_path / "x.log"
+    log.write_text(SIMPLE)
+    for arguments, message in (
+        ([str(tmp_path / "no.log")], "No such file"),
+        ([str(log), "--metric", "uas"], "no validation on 'valid' with 'uas' in this log"),
+    ):
+        with pytest.raises(SystemExit):
+            plot.main(arguments)
+        assert message in capsys.readouterr().err
