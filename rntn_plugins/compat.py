@@ -9,6 +9,9 @@ For the same reason workers could not hand a loaded checkpoint's settings to eac
 fairseq saves a checkpoint at the end of an epoch *before* it tells the schedule what validation gave, so a run resumed
 from it never learns that: a halving would be lost at every restart. The result is in the checkpoint; it is handed over.
 
+``fairseq-generate`` scores what it generates by BLEU unless told otherwise, which says nothing of labels; a dictionary that
+brings its own scorer is scored by that.
+
 numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
 alone.
@@ -78,7 +81,24 @@ def restore_numpy_compat() -> None:
         module.np = NumpyWithCompat("numpy")
 
 
+def score_labels_as_labels() -> None:
+    from fairseq import scoring
+
+    original = scoring.build_scorer
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def build_scorer(choice, tgt_dict):
+        own = getattr(tgt_dict, "scorer", None)
+        default = getattr(choice, "_name", choice) == "bleu"
+        return own if own is not None and default else original(choice, tgt_dict)
+
+    scoring.build_scorer = build_scorer
+
+
 allow_fairseq_checkpoints()
+score_labels_as_labels()
 mend_broadcasts()
 tell_schedules_on_resume()
 restore_numpy_compat()

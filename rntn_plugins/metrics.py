@@ -22,3 +22,8 @@ def perplexity(total_bits: float, num_tokens: int) -> float:
 def bits_per_character(bits_per_token: float) -> float:
     """T16 eq. 36: with one character a token, the mean number of bits itself (``</s>`` counts as a character)."""
     return round(bits_per_token, 4)
+
+
+def same_relation(one: str, other: str) -> bool:
+    """Whether two dependency relations are the same but for subtypes (``nmod:poss`` and ``nmod``), as LAS counts."""
+    return one.split(":")[0] == other.split(":")[0]

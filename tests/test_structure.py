@@ -15,7 +15,8 @@ ALLOWED = {
     "layers": ("rntn_plugins.layers", "rntn_plugins.cells.base", "rntn_plugins.symbols"),
     "models": ("fairseq", "omegaconf", "numpy", "rntn_plugins.layers", "rntn_plugins.registry", "rntn_plugins.models",
                "rntn_plugins.cells.base", "rntn_plugins.symbols"),
-    "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics"),
+    "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics", "rntn_plugins.tasks",
+              "rntn_plugins.symbols"),
     "criterions": ("fairseq", "omegaconf", "rntn_plugins.data", "rntn_plugins.metrics"),
     "optim": ("fairseq", "omegaconf"),
     "data": ("fairseq", "numpy", "conllu", "rntn_plugins.data", "rntn_plugins.symbols"),
@@ -23,6 +24,11 @@ ALLOWED = {
 #: files of a room that must do without some of what the room may use
 PURE = {
     "data/streams.py": ("numpy",),
+    "data/conllu.py": ("conllu",),
+    "data/conllu_lines.py": ("conllu", "rntn_plugins.data.conllu"),
+    "data/columns.py": ("rntn_plugins.data.conllu", "rntn_plugins.data.heads"),
+    "data/heads.py": (),
+    "data/trees.py": ("numpy",),
     "metrics.py": ("numpy",),
     "symbols.py": (),
     "registry.py": ("rntn_plugins.cells.base",),

@@ -6,6 +6,7 @@ Each preset is one published row: sizes, dropout, initialisation and the equatio
 
 from typing import Any, Dict
 
+from rntn_plugins.models.macro_models import MACRO_MODELS, register_all_macro_models, register_macro_model
 from rntn_plugins.models.recurrent_lm import register_all, register_language_model
 
 # T16, "Experiment Models": embeddings 128 (words) and 32 (characters), orthogonal weights (here those of the recurrent
@@ -87,6 +88,23 @@ PRESETS: Dict[str, tuple] = {
     },
 }
 
+# E18, Table 2, for both problems (POS tagging, dependency parsing) and I_t = [X_t, h_{t-1}]; --gate-input x is the other
+# half of Tables 3 and 5. Initialisation and dropout are not stated: the defaults. Table 2's fixed lengths are the task's
+# --fixed-length 100.
+E18 = {"embed_dim": 512, "hidden_size": 512, "layers": 1}
+E18_CELLS = ("lstm", "gru", "elstm1", "elstm2")
+
+#: architecture: (macro model, cell, settings)
+SENTENCE_PRESETS: Dict[str, tuple] = {
+    f"{macro}_{cell}_su_ud_{problem}": (macro, cell, E18)
+    for macro in MACRO_MODELS
+    for cell in E18_CELLS
+    for problem in ("pos", "dp")
+}
+
 register_all()
+register_all_macro_models()
 for name, (cell, settings) in PRESETS.items():
     register_language_model(name, cell, **settings)
+for name, (macro, cell, settings) in SENTENCE_PRESETS.items():
+    register_macro_model(name, macro, cell, **settings)

@@ -1,25 +1,17 @@
 """Recurrent language models: an architecture ``<cell>_lm`` for every cell of the registry, and presets of them."""
 
-import dataclasses
-import logging
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel, register_model
 
-from rntn_plugins.cells.base import INITIALISATIONS, Vocabulary
+from rntn_plugins.cells.base import INITIALISATIONS
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.recurrent_decoder import RecurrentDecoder
+from rntn_plugins.models.settings import build_cells, check_range, config_class, flag
 from rntn_plugins.models.symbol_counts import count_symbols
-from rntn_plugins.registry import build_cell, cell_names, get_cell
-
-logger = logging.getLogger(__name__)
-
-
-def flag(default, help: str):
-    return field(default=default, metadata={"help": help})
+from rntn_plugins.registry import cell_names
 
 
 @dataclass
@@ -47,12 +39,6 @@ class RecurrentLMConfig(FairseqDataclass):
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
 
 
-def check_range(name: str, value, least, most=None) -> None:
-    if value < least or (most is not None and value >= most):
-        allowed = f"at least {least}" if most is None else f"in [{least}, {most})"
-        raise ValueError(f"--{name.replace('_', '-')} {value} must be {allowed}")
-
-
 class RecurrentLanguageModel(FairseqLanguageModel):
     """A language model with the cell of its class attribute ``cell``."""
 
@@ -76,50 +62,10 @@ class RecurrentLanguageModel(FairseqLanguageModel):
 
 
 def build_stack(cell: str, cfg, task, dictionary) -> RecurrentStack:
-    """``cfg.layers`` layers of a cell, its options taken from the fields of *cfg* that bear their names."""
-    cell_class = get_cell(cell)
-    options = {f.name: plain(getattr(cfg, f.name)) for f in dataclasses.fields(cell_class.Options)}
-    vocabulary = None
-    if cell_class.token_indexed:
-        counts = count_symbols(task)
-        map_file = options.get("index_map", "rank")
-        if map_file not in ("rank", "mod") and not os.path.exists(map_file):
-            # A checkpoint has its map inside and must load where the file is not; only a fresh model needs the file.
-            logger.warning(f"--index-map {map_file}: no such file here, so the map has to come from a checkpoint")
-            options["index_map"], counts = "rank", None
-        vocabulary = Vocabulary(len(dictionary), dictionary.symbols, counts)
+    """``cfg.layers`` layers of a cell."""
     sizes = [cfg.embed_dim] + [cfg.hidden_size] * (cfg.layers - 1)
-    cells = [build_cell(cell, size, cfg.hidden_size, vocabulary, **options) for size in sizes]
+    cells = build_cells(cell, cfg, sizes, dictionary, lambda: count_symbols(task))
     return RecurrentStack(cells, cfg.dropout if cfg.dropout_between is None else cfg.dropout_between)
-
-
-def plain(value):
-    """An enumeration's member as the string it stands for; anything else as it is."""
-    return str(value) if isinstance(value, str) else value
-
-
-def config_class(name: str, cell: str, **defaults) -> type:
-    """The settings of one architecture: shared ones, the cell's own, with the *defaults* of a preset.
-
-    Raises:
-        ValueError: a default that is no setting of the cell, or an option named like a shared setting.
-    """
-    options = get_cell(cell).Options
-    shared, own = ({f.name for f in dataclasses.fields(part)} for part in (RecurrentLMConfig, options))
-    if shared & own:
-        clash = ", ".join(sorted(shared & own))
-        raise ValueError(f"cell {cell!r}: its option {clash} has the name of a setting of all language models")
-    unknown = sorted(set(defaults) - shared - own)
-    if unknown:
-        raise ValueError(f"{name}: {', '.join(unknown)} is no setting of the cell {cell!r}")
-    added = []
-    for f in dataclasses.fields(options):
-        kind = ChoiceEnum(f.metadata["choices"]) if f.metadata.get("choices") else type(f.default)
-        added.append((f.name, kind, flag(defaults.pop(f.name, f.default), f.metadata["help"])))
-    for f in dataclasses.fields(RecurrentLMConfig):
-        if f.name in defaults:
-            added.append((f.name, f.type, flag(defaults[f.name], f.metadata["help"])))
-    return dataclasses.make_dataclass(f"{name}_config", added, bases=(RecurrentLMConfig,))
 
 
 def register_language_model(name: str, cell: str, **defaults) -> type:
@@ -136,7 +82,7 @@ def register_language_model(name: str, cell: str, **defaults) -> type:
         if getattr(known, "cell", None) == cell:
             return known
         raise ValueError(f"fairseq already has a model {name!r}: {known.__module__}.{known.__name__}")
-    settings = config_class(name, cell, **defaults)
+    settings = config_class(name, RecurrentLMConfig, cell, **defaults)
     model = type(name, (RecurrentLanguageModel,), {"cell": cell, "__doc__": f"Language model with the cell {cell!r}."})
     return register_model(name, dataclass=settings)(model)
 

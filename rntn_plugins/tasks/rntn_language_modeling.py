@@ -17,6 +17,7 @@ from omegaconf import II, MISSING
 
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
 from rntn_plugins.metrics import bits_per_character
+from rntn_plugins.symbols import is_filler
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         logger.info(f"dictionary: {len(dictionary)} types")
         return cls(cfg, dictionary)
 
-    # ---- reading -----------------------------------------------------------------------------------------------------
+    # ---- checkpoints, criterion -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict:
         return {**super().state_dict(), "sample_break_mode": str(self.args.sample_break_mode)}
@@ -96,6 +97,8 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
                 "fillers; use cross_entropy"
             )
         return super().build_criterion(args)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def load_dataset(self, split, epoch=None, combine=False, task_cfg=None, **kwargs):
         """Load a split as one :class:`Corpus`, or for ``fairseq-generate`` as prompts.
@@ -210,7 +213,11 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
 def uses_characters(dictionary: Dictionary) -> bool:
     """Whether every symbol that text can hold is one character long."""
-    symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not s.startswith("madeupword")]
+    symbols = [
+        symbol
+        for i, symbol in enumerate(dictionary.symbols)
+        if i >= dictionary.nspecial and not is_filler(dictionary, i)
+    ]
     return bool(symbols) and all(len(symbol) == 1 for symbol in symbols)
 
 

@@ -1,0 +1,50 @@
+"""Sentences from lines that come one by one."""
+
+from __future__ import annotations
+
+from typing import Iterable, List
+
+from rntn_plugins.data.conllu import ConlluError, Sentence, parse_conllu, sentence_from_words
+
+
+class ConlluLines:
+    """Collects lines and gives out the sentences that are complete.
+
+    A line with a tab, or with ``#`` at its start, belongs to a CoNLL-U sentence, which ends with an empty line; any other
+    line is a sentence of its own, its words separated by white space.
+    """
+
+    def __init__(self) -> None:
+        self.block: List[str] = []
+        self.count = 0  # lines read so far
+        self.sentences = 0
+
+    def read(self, lines: Iterable[str]) -> List[Sentence]:
+        """The sentences that these lines complete.
+
+        Raises:
+            ConlluError: a malformed CoNLL-U sentence; the line number counts from the start of the input.
+        """
+        found = []
+        for line in lines:
+            self.count += 1
+            line = line.rstrip("\r\n")
+            if "\t" in line or line.startswith("#"):
+                self.block.append(line)
+                continue
+            if self.block:
+                found += self.finish()
+            if line.split():
+                self.sentences += 1
+                found.append(sentence_from_words(line.split(), self.sentences))
+        return found
+
+    def finish(self) -> List[Sentence]:
+        text, before = "\n".join(self.block) + "\n\n", self.count - 1 - len(self.block)
+        self.block = []
+        try:
+            sentences = parse_conllu(text, "input").sentences
+        except ConlluError as error:
+            raise ConlluError(error.malformed._replace(line=error.malformed.line + before)) from None
+        self.sentences += len(sentences)
+        return sentences

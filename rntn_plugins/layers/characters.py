@@ -1,0 +1,40 @@
+"""A word's vector from its characters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class CharacterConvolution(nn.Module):
+    """Embedding, convolution over the characters, maximum over the positions (as in Santos and
+    Zadrozny 2014, Kim et al. 2016).
+
+    Args:
+        symbols: size of the character vocabulary.
+        pad: index of the padding.
+        embed_dim: size of a character's embedding.
+        filters: size of a word's vector.
+        width: characters a filter sees.
+    """
+
+    def __init__(self, symbols: int, pad: int, embed_dim: int, filters: int, width: int) -> None:
+        super().__init__()
+        self.pad, self.width = pad, width
+        self.embed = nn.Embedding(symbols, embed_dim, pad)
+        self.convolution = nn.Conv1d(embed_dim, filters, width)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """``[..., C]`` characters, padded on the right, to ``[..., filters]``. A word of nothing but padding is 0.
+
+        Every word is computed once, however often it occurs.
+        """
+        shape = characters.shape[:-1]
+        words, places = torch.unique(characters.reshape(-1, characters.size(-1)), dim=0, return_inverse=True)
+        side = self.width // 2
+        padded = nn.functional.pad(words, (side, self.width - 1 - side), value=self.pad)
+        found = self.convolution(self.embed(padded).transpose(1, 2))  # [U, filters, C]
+        # positions beyond a word's end must not decide, or its vector would depend on the longest word beside it
+        found = found.masked_fill(words.eq(self.pad).unsqueeze(1), float("-inf")).amax(dim=2)
+        found = torch.where(words.ne(self.pad).any(1, keepdim=True), found, found.new_zeros(()))
+        return found[places].view(*shape, -1)

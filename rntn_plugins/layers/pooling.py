@@ -1,0 +1,40 @@
+"""Two predictions of the same labels made one (E18 eq. (26))."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class PooledScores(nn.Module):
+    """s = W^f s^f + W^b s^b on unnormalised scores, soft-max afterwards.
+
+    E18 writes eq. (26) on probabilities; as they are not normalised there, the loss -log p has no lower bound (scaling
+    W up lowers it for ever). The authors' code pools scores, with matrices [K, K] as here. Both start as 1/2 I.
+    """
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.forward_weight = nn.Parameter(torch.eye(labels) / 2)
+        self.backward_weight = nn.Parameter(torch.eye(labels) / 2)
+
+    def forward(self, forward_scores: Tensor, backward_scores: Tensor) -> Tensor:
+        """Scores ``[..., K]`` of the two branches to scores ``[..., K]``."""
+        return forward_scores @ self.forward_weight.t() + backward_scores @ self.backward_weight.t()
+
+
+class PooledProbabilities(nn.Module):
+    """p_k = a_k p^f_k + (1 - a_k) p^b_k, a_k = σ(weight_k), normalised: eq. (26), one weight a class."""
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(labels))
+
+    def forward(self, forward_scores: Tensor, backward_scores: Tensor) -> Tensor:
+        """Scores ``[..., K]`` of the two branches to logarithms of probabilities ``[..., K]``."""
+        ahead = torch.log_softmax(forward_scores, -1) + nn.functional.logsigmoid(self.weight)
+        back = torch.log_softmax(backward_scores, -1) + nn.functional.logsigmoid(-self.weight)
+        return torch.log_softmax(torch.logaddexp(ahead, back), -1)
+
+
+POOLINGS = {"scores": PooledScores, "probabilities": PooledProbabilities}

@@ -1,0 +1,184 @@
+"""What labellers and encoder-decoders share: settings, embedding of a sentence's columns, initialisation."""
+
+from dataclasses import dataclass
+from typing import Dict, Optional
+
+import torch
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import INITIALISATIONS, Cell, fill_
+from rntn_plugins.layers.attention import AdditiveAttention
+from rntn_plugins.layers.characters import CharacterConvolution
+from rntn_plugins.models.recurrent_decoder import fingerprint
+from rntn_plugins.models.settings import check_range, flag
+
+TAG_COLUMNS = ("upos", "xpos")
+
+
+@dataclass
+class SentenceModelConfig(FairseqDataclass):
+    """Settings that all models of CoNLL-U sentences share; a cell's own options are added to them."""
+
+    embed_dim: int = flag(256, "size E of the embeddings of lemmas, forms and decoder inputs")
+    tag_embed_dim: int = flag(64, "size of the embeddings of UPOS and XPOS as inputs")
+    char_embed_dim: int = flag(32, "size of the embeddings of characters")
+    char_filters: int = flag(64, "filters of the character convolution: the size of what it adds to a word's vector")
+    char_width: int = flag(3, "how many characters a filter sees")
+    freeze_vectors: bool = flag(False, "do not train pretrained vectors that the data folder holds")
+    hidden_size: int = flag(256, "H: units of every recurrent layer, in each direction")
+    layers: int = flag(1, "number of recurrent layers (of the DBRNN's lower part, of encoder and decoder each)")
+    dropout: float = flag(0.0, "dropout probability wherever a more specific flag is not given")
+    dropout_embedding: Optional[float] = flag(None, "dropout on the embeddings (default: --dropout)")
+    dropout_between: Optional[float] = flag(None, "dropout between recurrent layers (default: --dropout)")
+    dropout_output: Optional[float] = flag(None, "dropout on the soft-max input (default: --dropout)")
+    word_dropout: float = flag(
+        0.0,
+        "A: in training a lemma or form that occurs c times becomes <unk> with probability A / (A + c), so that <unk> is "
+        "learnt (Kiperwasser and Goldberg 2016 take 0.25)",
+    )
+    init: ChoiceEnum(INITIALISATIONS) = flag(
+        "orthogonal",
+        "initialisation of all weights ('orthogonal': of the recurrent layers; embeddings and soft-max are uniform "
+        "in ±0.1 then); biases are zero, tensors and gates as their cell says",
+    )
+    init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
+
+
+def check_settings(cfg) -> None:
+    """``ValueError`` naming flag, value and range of the first shared setting that is out of range."""
+    for name in ("embed_dim", "tag_embed_dim", "char_embed_dim", "char_filters", "char_width", "hidden_size", "layers"):
+        check_range(name, getattr(cfg, name), 1)
+    for name in ("dropout", "dropout_embedding", "dropout_between", "dropout_output"):
+        if getattr(cfg, name) is not None:
+            check_range(name, getattr(cfg, name), 0.0, 1.0)
+    check_range("word_dropout", cfg.word_dropout, 0.0)
+
+
+def dropout_at(cfg, place: str) -> float:
+    """The dropout probability at ``embedding``, ``between`` or ``output``."""
+    own = getattr(cfg, f"dropout_{place}")
+    return cfg.dropout if own is None else own
+
+
+class DictionaryCheck(nn.Module):
+    """Refuses a checkpoint that was trained with other dictionaries, before torch lists every mismatched shape."""
+
+    def __init__(self, dictionaries: Dict[str, object]) -> None:
+        super().__init__()
+        self.sizes = {name: len(dictionary) for name, dictionary in dictionaries.items()}
+        for name, dictionary in dictionaries.items():
+            # "version" in the name keeps averages of weights (EMA) away from it
+            self.register_buffer(f"{name}_version", torch.tensor(fingerprint(dictionary)))
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        stored = {key.removeprefix(prefix).removesuffix("_version") for key in state_dict if key.startswith(prefix)}
+        if stored and stored != set(self.sizes):
+            raise ValueError(
+                f"the checkpoint was trained with the columns {', '.join(sorted(stored))}, not with "
+                f"{', '.join(sorted(self.sizes))}"
+            )
+        for name in sorted(stored):
+            if int(state_dict[f"{prefix}{name}_version"]) != int(getattr(self, f"{name}_version")):
+                raise ValueError(
+                    f"the checkpoint was trained with another dictionary of {name!r} than the data folder's"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+
+class SentenceEmbedding(nn.Module):
+    """The embeddings of a sentence's input columns, concatenated.
+
+    Args:
+        cfg: a :class:`SentenceModelConfig`.
+        task: has ``input_columns`` (names in order), ``dictionaries`` (by column) and ``vectors(column)``.
+    """
+
+    def __init__(self, cfg, task) -> None:
+        super().__init__()
+        self.columns = [column for column in task.input_columns if column != "char"]
+        self.first = task.source_column
+        dictionaries = {column: task.dictionaries[column] for column in task.input_columns}
+        self.embed = nn.ModuleDict()
+        self.vectors = nn.ModuleDict()
+        self.output_size = 0
+        for column in self.columns:
+            dictionary = dictionaries[column]
+            size = cfg.tag_embed_dim if column in TAG_COLUMNS else cfg.embed_dim
+            self.embed[column] = nn.Embedding(len(dictionary), size, dictionary.pad())
+            self.output_size += size
+            vectors = task.vectors(column)
+            if vectors is not None:
+                table = torch.from_numpy(vectors)
+                self.vectors[column] = nn.Embedding.from_pretrained(
+                    table, freeze=cfg.freeze_vectors, padding_idx=dictionary.pad()
+                )
+                self.output_size += table.size(1)
+        self.characters = None
+        if "char" in task.input_columns:
+            symbols = dictionaries["char"]
+            self.characters = CharacterConvolution(
+                len(symbols), symbols.pad(), cfg.char_embed_dim, cfg.char_filters, cfg.char_width
+            )
+            self.output_size += cfg.char_filters
+        self.dropout = nn.Dropout(dropout_at(cfg, "embedding"))
+        self.check = DictionaryCheck({**dictionaries, "labels": task.target_dictionary})
+        self.unknown = {column: dictionaries[column].unk() for column in self.columns}
+        for column in self.columns:
+            if column not in TAG_COLUMNS and cfg.word_dropout:
+                counts = torch.tensor(dictionaries[column].count, dtype=torch.float)
+                share = cfg.word_dropout / (cfg.word_dropout + counts)
+                share[: dictionaries[column].nspecial] = 0
+                self.register_buffer(f"{column}_word_dropout", share, persistent=False)
+
+    def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]) -> Tensor:
+        """
+        Args:
+            src_tokens: symbols of the first column, ``[B, S]``.
+            columns: symbols of the others, ``[B, S]`` each.
+            characters: ``[B, S, C]``, if characters are an input.
+        Returns:
+            ``[B, S, E']``.
+        """
+        parts = []
+        for column in self.columns:
+            tokens = src_tokens if column == self.first else columns[column]
+            share = getattr(self, f"{column}_word_dropout", None)
+            dropped = tokens
+            if self.training and share is not None:
+                dropped = tokens.masked_fill(torch.rand(tokens.shape, device=tokens.device) < share[tokens],
+                                             self.unknown[column])  # fmt: skip
+            parts.append(self.embed[column](dropped))
+            if column in self.vectors:
+                parts.append(self.vectors[column](tokens))
+        if self.characters is not None:
+            parts.append(self.characters(characters))
+        return self.dropout(torch.cat(parts, dim=-1))
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, scheme: str, scale: float) -> None:
+    """Fill the weights of cells, embeddings, linear layers and attentions; biases and padding with zero.
+
+    Pretrained vectors, poolings and the character convolution keep what they have.
+    """
+    around = (scheme, scale) if scheme != "orthogonal" else ("uniform", 0.1)
+    inside_cells = {id(part) for cell in model.modules() if isinstance(cell, Cell) for part in cell.modules()}
+    for module in model.modules():
+        if isinstance(module, Cell):
+            module.initialise(scheme, scale)
+        elif id(module) in inside_cells:
+            continue
+        elif isinstance(module, SentenceEmbedding):
+            inside_cells |= {id(part) for part in module.vectors.modules()}
+        elif isinstance(module, nn.Embedding):
+            fill_(module.weight, *around)
+            if module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0
+        elif isinstance(module, nn.Linear):
+            fill_(module.weight, *around)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, AdditiveAttention):
+            for weight in module.parameters():
+                fill_(weight.unsqueeze(0) if weight.dim() == 1 else weight, *around)

@@ -1,0 +1,470 @@
+"""What tagging and parsing of CoNLL-U files share."""
+
+import logging
+import os
+import sys
+from argparse import Namespace
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Deque, Dict, List, Optional
+
+import torch
+from fairseq import utils
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import get_available_dataset_impl
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.logging import metrics
+from fairseq.tasks import FairseqTask
+from omegaconf import II, MISSING, OmegaConf
+from torch import Tensor
+
+from rntn_plugins.data.columns import INPUTS, WORD_END, column_symbols
+from rntn_plugins.data.conllu import Sentence, read_conllu, write_conllu
+from rntn_plugins.data.conllu_dataset import ConlluDataset, DataBin, Labels, WithoutEnd, Words, cut_words
+from rntn_plugins.data.conllu_lines import ConlluLines
+from rntn_plugins.tasks.label_generation import LabelGenerator, LabelSequenceGenerator
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ConlluConfig(FairseqDataclass):
+    data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare_conllu.py wrote"})
+    input_columns: Optional[str] = field(
+        default=None,
+        metadata={"help": "comma-separated columns to read, of lemma, form, upos, xpos and char (the characters of "
+                  "form); embeddings are concatenated (default: lemma; after training: what the checkpoint read)"},
+    )  # fmt: skip
+    fixed_length: Optional[int] = field(
+        default=None,
+        metadata={"help": "N: read N words and put out N labels of every sentence, longer ones cut off, shorter ones "
+                  "filled up (E18: 100); default: each sentence as long as it is"},
+    )  # fmt: skip
+    free_decoding: bool = field(
+        default=False,
+        metadata={"help": "let a model put out any label anywhere; by default only labels that can stand there (label "
+                  "accuracy as in E18 is measured with this flag; what is written is well-formed either way)"},
+    )  # fmt: skip
+    dbrnn_output: ChoiceEnum(["combined", "forward", "backward"]) = field(
+        default="combined", metadata={"help": "which of the DBRNN's three outputs is the prediction"}
+    )
+    conllu_output: Optional[str] = field(
+        default=None,
+        metadata={"help": "where fairseq-generate writes the CoNLL-U file with the predictions (default: "
+                  "SUBSET.predicted.conllu); fairseq-interactive writes there instead of to standard output"},
+    )  # fmt: skip
+    dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
+
+
+class LabelDictionary(Dictionary):
+    """A dictionary of labels; its generation is scored by the task's own measures, not by BLEU (see ``compat``)."""
+
+    scorer = None
+
+
+class Scores:
+    """What ``fairseq-generate`` prints at its end; the task itself has counted."""
+
+    def __init__(self, task) -> None:
+        self.task = task
+
+    def add(self, reference, hypothesis) -> None:
+        """Nothing: the task has counted already."""
+
+    def add_string(self, reference, hypothesis) -> None:
+        """Nothing: the task has counted already."""
+
+    def result_string(self) -> str:
+        return self.task.summary()
+
+
+class ConlluTask(FairseqTask):
+    """Labels for the words of sentences. A subclass says what the labels are.
+
+    Attributes:
+        input_columns: what models read, in order; ``source_column`` is the first that has one symbol a word.
+        dictionaries: by column.
+        label_kinds: ``[k, V]``, true where a label is of one of the k kinds that a step puts out.
+        labels_per_word: 1, or 2 in parsing.
+    """
+
+    #: settings that a checkpoint keeps, with the default of each
+    SETTINGS: Dict[str, Optional[str]] = {"input_columns": "lemma", "fixed_length": None}
+    labels_per_word = 1
+
+    def __init__(self, cfg) -> None:
+        super().__init__(cfg)
+        if str(cfg.dataset_impl or "mmap") not in ("mmap", "lazy", "cached", "raw"):
+            raise ValueError(f"--dataset-impl {cfg.dataset_impl} is not for columns of symbols")
+        self.given = {name: plain(getattr(cfg, name)) for name in self.SETTINGS}
+        self.bin = DataBin(utils.split_paths(cfg.data)[0])
+        self._source, self._target = Dictionary(), LabelDictionary()
+        self._target.scorer = Scores(self)
+        self.apply({name: default if self.given[name] is None else self.given[name]
+                    for name, default in self.SETTINGS.items()})  # fmt: skip
+        self.model = None
+        self.validation_generator = None
+        self.totals: Counter = Counter()
+        self.output: Optional[Output] = None
+        self.lines = ConlluLines()
+        self.waiting: Deque[dict] = deque()  # batches of fairseq-interactive, which forgets all but src_tokens
+        end_input_with_an_empty_line()
+
+    @classmethod
+    def setup_task(cls, cfg, **kwargs):
+        return cls(cfg)
+
+    # ---- settings -----------------------------------------------------------------------------------------------------
+
+    def apply(self, settings: dict) -> None:
+        """Read the dictionaries for these settings (the two that fairseq asks for stay the same objects)."""
+        self.settings = settings
+        self.input_columns = [column.strip() for column in settings["input_columns"].split(",")]
+        unknown = [column for column in self.input_columns if column not in INPUTS]
+        if unknown or len(set(self.input_columns)) < len(self.input_columns):
+            raise ValueError(
+                f"--input-columns {settings['input_columns']}: give each of {', '.join(INPUTS)} at most once"
+            )
+        self.fixed_length = settings["fixed_length"]
+        if self.fixed_length is not None and self.fixed_length < self.labels_per_word:
+            raise ValueError(f"--fixed-length {self.fixed_length} must be at least {self.labels_per_word}")
+        self.source_column = next((column for column in self.input_columns if column != "char"), "form")
+        wanted = dict.fromkeys([*self.input_columns, self.source_column])
+        self.dictionaries = {column: self.bin.dictionary(column) for column in wanted}
+        become(self._source, self.dictionaries[self.source_column])
+        target = LabelDictionary()
+        self.read_labels(target)
+        become(self._target, target)
+
+    def read_labels(self, target: LabelDictionary) -> None:
+        """Fill the dictionary of labels and set ``label_kinds``."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict:
+        return dict(self.settings)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Take the settings of a checkpoint (in generation); ``ValueError`` where a flag says something else."""
+        for name, value in self.given.items():
+            if name in state_dict and value is not None and value != state_dict[name]:
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"{flag} {value}: the checkpoint was trained with {flag} {state_dict[name]}")
+        settings = {name: state_dict.get(name, self.settings[name]) for name in self.SETTINGS}
+        if settings != self.settings:
+            self.apply(settings)
+
+    @property
+    def source_dictionary(self) -> Dictionary:
+        """The symbols of the first column."""
+        return self._source
+
+    @property
+    def target_dictionary(self) -> Dictionary:
+        """The labels."""
+        return self._target
+
+    def vectors(self, column: str):
+        """Pretrained vectors of a column, ``[V, D]``, or ``None``."""
+        return self.bin.vectors(column)
+
+    def count_source_symbols(self) -> Optional[Tensor]:
+        """How often each symbol of the source column occurs in training, ``[V]``; ``None`` without training data."""
+        column = self.bin.column(self.source_column, "train", self._source, self.cfg.dataset_impl)
+        if column is None:
+            return None
+        symbols = torch.cat([column[index][:-1] for index in range(len(column))]).long()
+        return torch.bincount(symbols, minlength=len(self._source))
+
+    # ---- models -------------------------------------------------------------------------------------------------------
+
+    def build_model(self, cfg, from_checkpoint=False):
+        self.model = super().build_model(cfg, from_checkpoint)
+        if not hasattr(self.model, "predicts_end"):
+            raise ValueError(f"--task {self.cfg._name} needs one of this package's macro models, e.g. --arch brnn_lstm")
+        return self.model
+
+    def build_criterion(self, cfg, from_checkpoint=False):
+        """fairseq's default, ``cross_entropy``, is ``label_cross_entropy`` here: the same for models of one output, and
+        the sum of all three for the DBRNN."""
+        if getattr(cfg, "_name", None) == "cross_entropy":
+            cfg = OmegaConf.create({"_name": "label_cross_entropy", "sentence_avg": cfg.sentence_avg})
+        return super().build_criterion(cfg, from_checkpoint)
+
+    def max_positions(self):
+        """No limit: recurrent networks read sentences of any length."""
+        return None
+
+    # ---- reading -------------------------------------------------------------------------------------------------------
+
+    def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
+        """Load a split. ``fairseq-generate``, the only caller that gives the checkpoint's task, gets its file as well."""
+        impl = self.cfg.dataset_impl
+        columns = {
+            name: self.bin.column(name, split, dictionary, impl) for name, dictionary in self.dictionaries.items()
+        }
+        source = columns[self.source_column]
+        if source is None or any(column is None for column in columns.values()):
+            raise FileNotFoundError(f"Dataset not found: {split} ({self.bin.folder})")
+        if not len(source):
+            raise ValueError(f"{self.bin.conllu(split)}: there is not one sentence in it")
+        characters = columns.pop("char", None)
+        labels = self.load_labels(split)
+        if labels is None and split == "train":
+            raise ValueError(f"{self.bin.conllu(split)}: its sentences have no heads to learn")
+        self.datasets[split] = self.make_dataset(
+            {name: WithoutEnd(column) for name, column in columns.items()},
+            None if characters is None else Words(characters, self.dictionaries["char"]),
+            labels, self.load_tags(split), shuffle=split == "train",
+        )  # fmt: skip
+        self.check_lengths(self.datasets[split], split)
+        if task_cfg is not None:
+            self.totals.clear()
+            path = self.cfg.conllu_output or f"{split}.predicted.conllu"
+            self.output = Output(self.bin.conllu(split), path, len(source))
+
+    def make_dataset(self, columns, characters, labels, upos, shuffle=False) -> ConlluDataset:
+        return ConlluDataset(
+            columns, characters, labels, upos, source=self.source_column, pad=self._target.pad(), end=self._target.eos(),
+            with_end=self.model is not None and self.model.predicts_end, labels_per_word=self.labels_per_word,
+            fixed_length=self.fixed_length, shuffle=shuffle,
+        )  # fmt: skip
+
+    def check_lengths(self, dataset: ConlluDataset, split: str) -> None:
+        """Say what ``--fixed-length`` cuts off; refuse what the labels cannot express."""
+        if dataset.truncated:
+            logger.warning(
+                f"{split}: {dataset.truncated:,} of {len(dataset):,} sentences are longer than --fixed-length "
+                f"{self.fixed_length} allows and are cut off"
+            )
+
+    def load_labels(self, split: str) -> Optional[List[Labels]]:
+        """The gold labels of a split, or ``None`` if it has none."""
+        raise NotImplementedError
+
+    def load_tags(self, split: str) -> Optional[List[List[str]]]:
+        """Parts of speech of a split, where the labels need them."""
+        return None
+
+    def get_batch_iterator(self, dataset, *args, num_shards=1, shard_id=0, **kwargs):
+        """fairseq's iterator, no remainder dropped; in generation the output learns which sentences will come."""
+        kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
+        batches = super().get_batch_iterator(dataset, *args, num_shards=num_shards, shard_id=shard_id, **kwargs)
+        if self.output is not None and num_shards > 1:
+            mine = batches.frozen_batches[shard_id::num_shards]
+            self.output.only({int(index) for batch in mine for index in batch}, f"{shard_id + 1}-of-{num_shards}")
+        return batches
+
+    # ---- generation -----------------------------------------------------------------------------------------------------
+
+    def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
+        """One pass for labellers, beam search for encoder-decoders."""
+        if not models[0].predicts_end:
+            return LabelGenerator(models, str(self.cfg.dbrnn_output))
+        if str(self.cfg.dbrnn_output) != "combined":
+            raise ValueError(f"--dbrnn-output {self.cfg.dbrnn_output}: only the DBRNN has that output")
+        lengths = {"max_len_a": self.labels_per_word, "max_len_b": 0}  # fairseq: at most 200, however long the sentence
+        given = vars(args) if isinstance(args, Namespace) else dict(args)
+        return super().build_generator(
+            models, Namespace(**{**given, **lengths}), seq_gen_cls or LabelSequenceGenerator, extra_gen_cls_kwargs,
+            prefix_allowed_tokens_fn,
+        )  # fmt: skip
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """fairseq's hypotheses; on the way the predictions are counted and put where the CoNLL-U file is written from."""
+        if "words" not in sample:
+            sample = self.take_waiting(sample)
+        hypotheses, predictions = self.predict(generator, models, sample, prefix_tokens, constraints)
+        self.totals += self.count(sample, hypotheses, predictions)
+        if self.output is not None:
+            for index, prediction in zip(sample["id"].tolist(), predictions):
+                self.output.put(index, prediction["columns"])
+            if self.output.complete:
+                self.output.write()
+        elif "sentences" in sample:
+            for sentence, prediction in zip(sample["sentences"], predictions):
+                self.show(sentence.with_columns(**prediction["columns"]))
+        return hypotheses
+
+    def predict(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """Hypotheses in fairseq's form, and for each sentence what its columns become."""
+        allowed = [self.allowed_labels(sample, row) for row in range(len(sample["words"]))]
+        with torch.no_grad():
+            hypotheses = generator.generate(
+                models, sample, prefix_tokens=prefix_tokens, constraints=constraints,
+                allowed=None if self.cfg.free_decoding else [part.any_of for part in allowed],
+            )  # fmt: skip
+            scores = generator.log_probabilities(sample, hypotheses).float().cpu()
+        predictions = []
+        for row, (length, found) in enumerate(zip(sample["net_input"]["target_lengths"].tolist(), hypotheses)):
+            tokens = found[0]["tokens"].cpu()[:length]
+            predictions.append(self.columns_of(sample, row, tokens, scores[row, :length], allowed[row]))
+        return hypotheses, predictions
+
+    def allowed_labels(self, sample, row: int) -> "Allowed":
+        """The labels that may stand at each position of a sentence."""
+        raise NotImplementedError
+
+    def columns_of(self, sample, row: int, tokens: Tensor, scores: Tensor, allowed: "Allowed") -> dict:
+        """A prediction: ``columns`` of the CoNLL-U file, and what :meth:`count` needs."""
+        raise NotImplementedError
+
+    def summary(self) -> str:
+        """The scores of all sentences predicted so far, for people."""
+        raise NotImplementedError
+
+    # ---- scores -----------------------------------------------------------------------------------------------------------
+
+    def count(self, sample, hypotheses, predictions) -> Counter:
+        """Numbers to add up over sentences; ``label_accuracy`` is right / labels over the gold labels."""
+        found = Counter(sentences=len(predictions))
+        for row, gold in enumerate(sample.get("gold", ())):
+            tokens = hypotheses[row][0]["tokens"].cpu()
+            target = gold.targets[: int(sample["net_input"]["target_lengths"][row])]
+            shared = min(len(tokens), len(target))
+            right = tokens[:shared].eq(target[:shared]) & target[:shared].ne(self._target.unk())
+            found.update(labels=len(target), right_labels=int(right.sum()))
+        return found
+
+    def valid_step(self, sample, model, criterion):
+        loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
+        if self.validation_generator is None:
+            self.validation_generator = self.build_generator([self.model], Namespace(beam=1))
+        hypotheses, predictions = self.predict(self.validation_generator, [self.model], sample)
+        logging_output.update(self.count(sample, hypotheses, predictions))
+        return loss, sample_size, logging_output
+
+    def reduce_metrics(self, logging_outputs, criterion):
+        super().reduce_metrics(logging_outputs, criterion)
+        totals: Counter = Counter()
+        for log in logging_outputs:
+            totals.update({name: int(value) for name, value in log.items() if name in self.COUNTS})
+        for name, (right, of) in self.MEASURES.items():
+            if totals[of]:
+                metrics.log_scalar(name, 100 * totals[right] / totals[of], totals[of], round=2)
+
+    #: what :meth:`count` counts, and the measures in per cent made of them
+    COUNTS = ("sentences", "labels", "right_labels")
+    MEASURES = {"label_accuracy": ("right_labels", "labels")}
+
+    # ---- fairseq-interactive ------------------------------------------------------------------------------------------
+
+    def get_interactive_tokens_and_lengths(self, lines, encode_fn):
+        """The sentences that are complete after these lines: CoNLL-U blocks, or words separated by spaces, one line each."""
+        sentences = self.lines.read(lines)
+        return sentences, [len(sentence.words) for sentence in sentences]
+
+    def build_dataset_for_inference(
+        self, sentences: List[Sentence], lengths, constraints=None, **kwargs
+    ) -> ConlluDataset:
+        """A dataset of sentences."""
+        if constraints is not None:
+            raise ValueError("--constraints has no meaning for labels")
+
+        def encode(sentence, column):
+            dictionary = self.dictionaries[column]
+            return torch.tensor([dictionary.index(symbol) for symbol in column_symbols(sentence, column)])
+
+        columns = {c: [encode(sentence, c) for sentence in sentences] for c in self.dictionaries if c != "char"}
+        characters = None
+        if "char" in self.input_columns:
+            symbols = self.dictionaries["char"]
+            end, pad = symbols.index(WORD_END), symbols.pad()
+            characters = [cut_words(encode(sentence, "char"), end, pad) for sentence in sentences]
+        dataset = self.make_dataset(columns, characters, None, self.tags_of(sentences))
+        collate = dataset.collater
+
+        def remember(items):
+            batch = collate(items)
+            batch["sentences"] = [sentences[item["id"]] for item in items]
+            self.waiting.append(batch)
+            return batch
+
+        dataset.collater = remember
+        return dataset
+
+    def tags_of(self, sentences: List[Sentence]) -> Optional[List[List[str]]]:
+        """Parts of speech of sentences, where the labels need them."""
+        return None
+
+    def take_waiting(self, sample: dict) -> dict:
+        """The whole batch of which fairseq-interactive kept the source."""
+        batch = self.waiting.popleft()
+        source = sample["net_input"]["src_tokens"]
+        assert source.cpu().equal(batch["net_input"]["src_tokens"])
+        return utils.move_to_cuda(batch, source.device) if source.is_cuda else batch
+
+    def show(self, text: str) -> None:
+        if self.cfg.conllu_output:
+            with open(self.cfg.conllu_output, "a", encoding="utf-8", newline="") as file:
+                file.write(text)
+        else:
+            print(text, end="")
+
+
+class Allowed:
+    """Which labels may stand where in one sentence.
+
+    Attributes:
+        any_of: ``[L, V]``, true where a label may stand.
+        arcs: in parsing, the label of head h for word d, ``[n, n + 1]``, -1 where there is none.
+    """
+
+    def __init__(self, any_of: Tensor, arcs=None) -> None:
+        self.any_of, self.arcs = any_of, arcs
+
+
+class Output:
+    """The CoNLL-U file with the predictions, written when all sentences are in."""
+
+    def __init__(self, original: str, path: str, sentences: int) -> None:
+        self.original, self.path = original, path
+        self.wanted = set(range(sentences))
+        self.columns: Dict[int, dict] = {}
+
+    def only(self, wanted: set, shard: str) -> None:
+        """This process generates some of the sentences only."""
+        self.wanted = wanted
+        self.path = f"{self.path}.{shard}"
+
+    def put(self, index: int, columns: dict) -> None:
+        self.columns[index] = columns
+
+    @property
+    def complete(self) -> bool:
+        return len(self.columns) == len(self.wanted)
+
+    def write(self) -> None:
+        treebank = read_conllu(self.original)
+        texts = (treebank.sentences[index].with_columns(**self.columns[index]) for index in sorted(self.columns))
+        write_conllu(self.path, treebank, texts)
+        logger.info(f"wrote {len(self.columns):,} sentences to {self.path}")
+
+
+def plain(value):
+    """An enumeration's member as the string it stands for; anything else as it is."""
+    return str(value) if isinstance(value, Enum) else value
+
+
+def become(dictionary: Dictionary, other: Dictionary) -> None:
+    """Give a dictionary that others hold already another one's symbols."""
+    for name in ("symbols", "count", "indices", "nspecial", "bos_index", "pad_index", "eos_index", "unk_index"):
+        setattr(dictionary, name, getattr(other, name))
+    for name in ("bos_word", "pad_word", "eos_word", "unk_word"):
+        setattr(dictionary, name, getattr(other, name))
+
+
+def end_input_with_an_empty_line() -> None:
+    """Let the end of what ``fairseq-interactive`` reads end the last sentence, as an empty line does."""
+    for name in ("__main__", "fairseq_cli.interactive"):
+        module = sys.modules.get(name)
+        read = getattr(module, "buffered_read", None)
+        if read is None or hasattr(read, "read_conllu"):
+            continue
+
+        def buffered_read(*args, read=read):
+            yield from read(*args)
+            yield [""]
+
+        buffered_read.read_conllu = True
+        module.buffered_read = buffered_read
