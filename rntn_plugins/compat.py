@@ -9,8 +9,8 @@ For the same reason workers could not hand a loaded checkpoint's settings to eac
 fairseq saves a checkpoint at the end of an epoch *before* it tells the schedule what validation gave, so a run resumed
 from it never learns that: a halving would be lost at every restart. The result is in the checkpoint; it is handed over.
 
-``fairseq-generate`` scores what it generates by BLEU unless told otherwise, which says nothing of labels; a dictionary that
-brings its own scorer is scored by that.
+``fairseq-generate`` scores what it generates by BLEU unless told otherwise, which says nothing of labels; a dictionary
+that brings its own scorer is scored by that.
 
 numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left

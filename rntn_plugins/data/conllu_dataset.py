@@ -43,24 +43,6 @@ class DataBin:
         return np.load(path) if os.path.exists(path) else None
 
 
-def join_dictionaries(first: Dictionary, second: Dictionary, into: Dictionary) -> List[Tensor]:
-    """Put the symbols of two dictionaries into an empty one, with their counts; ``old index -> new index`` of each.
-
-    Raises:
-        ValueError: a symbol is in both (relations and heads share one soft-max).
-    """
-    maps = []
-    for dictionary in (first, second):
-        moved = torch.arange(len(dictionary))
-        for index in range(dictionary.nspecial, len(dictionary)):
-            name = dictionary[index]
-            if name in into.indices:
-                raise ValueError(f"{name!r} is a relation and the label of a head; rename the relation")
-            moved[index] = into.add_symbol(name, n=dictionary.count[index])
-        maps.append(moved)
-    return maps
-
-
 class Labels(NamedTuple):
     """The gold labels of a sentence."""
 
@@ -160,7 +142,7 @@ class ConlluDataset(FairseqDataset):
             batch["gold"] = [item["labels"] for item in items]
         return batch
 
-    # ---- sizes and order ----------------------------------------------------------------------------------------------
+    # ---- sizes and order ---------------------------------------------------------------------------------------------
 
     @property
     def sizes(self) -> np.ndarray:

@@ -10,8 +10,8 @@ from rntn_plugins.data.conllu import ConlluError, Sentence, parse_conllu, senten
 class ConlluLines:
     """Collects lines and gives out the sentences that are complete.
 
-    A line with a tab, or with ``#`` at its start, belongs to a CoNLL-U sentence, which ends with an empty line; any other
-    line is a sentence of its own, its words separated by white space.
+    A line with a tab, or with ``#`` at its start, belongs to a CoNLL-U sentence, which ends with an empty line; any
+    other line is a sentence of its own, its words separated by white space.
     """
 
     def __init__(self) -> None:

@@ -88,9 +88,9 @@ PRESETS: Dict[str, tuple] = {
     },
 }
 
-# E18, Table 2, for both problems (POS tagging, dependency parsing) and I_t = [X_t, h_{t-1}]; --gate-input x is the other
-# half of Tables 3 and 5. Initialisation and dropout are not stated: the defaults. Table 2's fixed lengths are the task's
-# --fixed-length 100.
+# E18, Table 2, for both problems (POS tagging, dependency parsing), I_t = [X_t, h_{t-1}]; --gate-input x makes the
+# models of Tables 3 and 5. Initialisation and dropout are not stated: the defaults. Table 2's fixed lengths are the
+# task's --fixed-length 100.
 E18 = {"embed_dim": 512, "hidden_size": 512, "layers": 1}
 E18_CELLS = ("lstm", "gru", "elstm1", "elstm2")
 

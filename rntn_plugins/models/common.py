@@ -34,8 +34,8 @@ class SentenceModelConfig(FairseqDataclass):
     dropout_output: Optional[float] = flag(None, "dropout on the soft-max input (default: --dropout)")
     word_dropout: float = flag(
         0.0,
-        "A: in training a lemma or form that occurs c times becomes <unk> with probability A / (A + c), so that <unk> is "
-        "learnt (Kiperwasser and Goldberg 2016 take 0.25)",
+        "A: in training a lemma or form that occurs c times becomes <unk> with probability A / (A + c), so that <unk> "
+        "is learnt (Kiperwasser and Goldberg 2016 take 0.25)",
     )
     init: ChoiceEnum(INITIALISATIONS) = flag(
         "orthogonal",

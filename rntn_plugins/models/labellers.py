@@ -19,7 +19,8 @@ from rntn_plugins.models.settings import build_cells, check_range, flag
 class LabellerConfig(SentenceModelConfig):
     stretch: ChoiceEnum(["pad", "repeat"]) = flag(
         "pad",
-        "how n words fill 2n steps when relations and heads are interleaved: 'pad' behind them (E18), or 'repeat' each word",
+        "how n words fill 2n steps when relations and heads are interleaved: 'pad' behind them (E18), or 'repeat' each "
+        "word",
     )
 
 
@@ -99,7 +100,7 @@ class Labeller(BaseFairseqModel):
         """``[T, B, E]`` to the scores of each branch, a list by kind; ``combined`` is the model's prediction."""
         raise NotImplementedError
 
-    # ---- fairseq -------------------------------------------------------------------------------------------------------
+    # ---- fairseq -----------------------------------------------------------------------------------------------------
 
     def forward(self, src_tokens, src_lengths, target_lengths, columns=None, characters=None, prev_output_tokens=None):
         """
@@ -110,8 +111,8 @@ class Labeller(BaseFairseqModel):
             columns: the other input columns, ``[B, S]`` each.
             characters: ``[B, S, C]``, where characters are an input.
         Returns:
-            logits of the labels ``[B, L, V]``, -inf where a label is of another kind, and a dict with those of the other
-            ``branches``.
+            logits of the labels ``[B, L, V]``, -inf where a label is of another kind, and a dict with those of the
+            other ``branches``.
         """
         x = self.embed(src_tokens, columns, characters).transpose(0, 1)
         tokens = src_tokens.t()
@@ -194,10 +195,10 @@ class BRNN(Labeller):
 class DBRNN(Labeller):
     """The dependent bidirectional RNN (E18 eqs. (26)-(31), Fig. 3).
 
-    A lower BRNN feeds an upper forward and an upper backward network, each with its own soft-max; the two predictions are
-    pooled. The three outputs are ``combined``, ``forward`` and ``backward``; each has its cross-entropy in training
-    (criterion ``label_cross_entropy``): that of the forward output reaches the upper forward network and the lower BRNN, that
-    of the backward output the upper backward one and the lower BRNN, that of the combined output everything.
+    A lower BRNN feeds an upper forward and an upper backward network, each with its own soft-max; the two predictions
+    are pooled. The three outputs are ``combined``, ``forward`` and ``backward``; each has its cross-entropy in training
+    (criterion ``label_cross_entropy``): that of the forward output reaches the upper forward network and the lower
+    BRNN, that of the backward output the upper backward one and the lower BRNN, that of the combined output everything.
     """
 
     Config = DBRNNConfig

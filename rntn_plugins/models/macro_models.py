@@ -6,11 +6,18 @@ from typing import Dict
 
 from fairseq.models import MODEL_REGISTRY, register_model
 
-from rntn_plugins.models.labellers import DBRNN, BRNN, Basic
+from rntn_plugins.models.encoder_decoder import Seq2Seq, Seq2SeqAttention
+from rntn_plugins.models.labellers import BRNN, DBRNN, Basic
 from rntn_plugins.models.settings import config_class
 from rntn_plugins.registry import cell_names
 
-MACRO_MODELS: Dict[str, type] = {"basic": Basic, "brnn": BRNN, "dbrnn": DBRNN}
+MACRO_MODELS: Dict[str, type] = {
+    "basic": Basic,
+    "brnn": BRNN,
+    "seq2seq": Seq2Seq,
+    "seq2seq_attention": Seq2SeqAttention,
+    "dbrnn": DBRNN,
+}
 
 
 def register_macro_model(name: str, macro: str, cell: str, **defaults) -> type:

@@ -10,11 +10,13 @@ from fairseq.tasks import register_task
 from torch import Tensor
 
 from rntn_plugins.data.conllu import read_conllu
-from rntn_plugins.data.conllu_dataset import Labels, WithoutEnd, join_dictionaries
+from rntn_plugins.data.conllu_dataset import Labels, WithoutEnd
 from rntn_plugins.data.heads import ENCODINGS, labels_of_word
+from rntn_plugins.data.label_dictionary import LabelDictionary, join_dictionaries
 from rntn_plugins.data.trees import greedy_or_best_tree, is_tree
 from rntn_plugins.metrics import same_relation
-from rntn_plugins.tasks.conllu_task import Allowed, ConlluConfig, ConlluTask, LabelDictionary
+from rntn_plugins.tasks.conllu_task import ConlluConfig, ConlluTask
+from rntn_plugins.tasks.label_generation import Allowed
 
 ROOT_RELATION = "root"
 UNSPECIFIED = "dep"  # UD's relation for what cannot be told
@@ -24,13 +26,13 @@ UNSPECIFIED = "dep"  # UD's relation for what cannot be told
 class ConlluParsingConfig(ConlluConfig):
     label_layout: Optional[ChoiceEnum(["interleaved", "parallel"])] = field(
         default=None,
-        metadata={"help": "'interleaved' (default): one sequence of 2n labels, relation and head of each word in turn (E18); "
-                  "'parallel': labellers put out a relation and a head at every word, with a classifier for each"},
+        metadata={"help": "'interleaved' (default): one sequence of 2n labels, relation and head of each word in turn "
+                  "(E18); 'parallel': labellers put out both at every word, with a classifier for each"},
     )  # fmt: skip
     head_encoding: Optional[ChoiceEnum(list(ENCODINGS))] = field(
         default=None,
-        metadata={"help": "the label of a head: its 'position' (default; E18), its signed 'offset', or 'upos': the k-th "
-                  "word with its UPOS to the left or right (Strzyz et al. 2019; needs UPOS in the data)"},
+        metadata={"help": "the label of a head: its 'position' (default; E18), its signed 'offset', or 'upos': the "
+                  "k-th word with its UPOS to the left or right (Strzyz et al. 2019; needs UPOS in the data)"},
     )  # fmt: skip
 
 
@@ -41,8 +43,8 @@ class ConlluParsingTask(ConlluTask):
     Whatever a model puts out, the parse of a sentence is a tree with one root: where its labels are none, the maximum
     spanning arborescence over the scores of its labels is taken, and the sentence counts as repaired.
 
-    The log of validations has, in per cent, ``label_accuracy`` (E18: right labels of all 2n), ``uas`` and ``las`` (over all
-    words, subtypes of relations ignored, as the official scorer of the CoNLL 2018 shared task), and ``repaired``.
+    The log of validations has, in per cent, ``label_accuracy`` (E18: right labels of all 2n), ``uas`` and ``las`` (over
+    all words, subtypes of relations ignored, as by the official scorer of the CoNLL 2018 shared task), ``repaired``.
     """
 
     SETTINGS = {**ConlluTask.SETTINGS, "label_layout": "interleaved", "head_encoding": "position"}
@@ -81,7 +83,7 @@ class ConlluParsingTask(ConlluTask):
             raise ValueError("--label-layout parallel is for labellers: a decoder puts out one label after the other")
         return model
 
-    # ---- gold ----------------------------------------------------------------------------------------------------------
+    # ---- gold --------------------------------------------------------------------------------------------------------
 
     def load_labels(self, split: str) -> Optional[List[Labels]]:
         impl = self.cfg.dataset_impl
@@ -117,8 +119,8 @@ class ConlluParsingTask(ConlluTask):
         for sentence in sentences:
             if set(sentence.column("upos")) == {"_"}:
                 raise ValueError(
-                    f"{sentence.name}:{sentence.first_line}: the model's heads are relative to UPOS, and this sentence has "
-                    "none; tag it first"
+                    f"{sentence.name}:{sentence.first_line}: the model's heads are relative to UPOS, and this sentence "
+                    "has none; tag it first"
                 )
         return [sentence.column("upos") for sentence in sentences]
 
@@ -134,7 +136,7 @@ class ConlluParsingTask(ConlluTask):
                 f"positions 0 to {most}: train with --head-encoding offset, or with --fixed-length to cut sentences off"
             )
 
-    # ---- predictions ------------------------------------------------------------------------------------------------------
+    # ---- predictions -------------------------------------------------------------------------------------------------
 
     def allowed_labels(self, sample, row):
         words, upos = int(sample["words"][row]), sample["upos"][row]
@@ -187,7 +189,7 @@ class ConlluParsingTask(ConlluTask):
         return heads.tolist(), True
 
     def relations_of(self, heads: List[int], labels: List[int], scores: Tensor) -> List[int]:
-        """The relations' labels: the model's where they can be, else the best that can: ``root`` is the root's, only its."""
+        """The relations' labels: the model's where they can be, else the best that can (``root`` goes with head 0)."""
         found = []
         for word, line in enumerate(scores):
             fitting = self.relations
@@ -199,7 +201,7 @@ class ConlluParsingTask(ConlluTask):
                 found.append(int(line.masked_fill(~fitting, float("-inf")).argmax()))
         return found
 
-    # ---- scores -----------------------------------------------------------------------------------------------------------
+    # ---- scores ------------------------------------------------------------------------------------------------------
 
     def count(self, sample, hypotheses, predictions):
         found = super().count(sample, hypotheses, predictions)

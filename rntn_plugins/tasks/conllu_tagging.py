@@ -8,7 +8,9 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
 from rntn_plugins.data.conllu_dataset import Labels, WithoutEnd
-from rntn_plugins.tasks.conllu_task import Allowed, ConlluConfig, ConlluTask, LabelDictionary
+from rntn_plugins.data.label_dictionary import LabelDictionary
+from rntn_plugins.tasks.conllu_task import ConlluConfig, ConlluTask
+from rntn_plugins.tasks.label_generation import Allowed
 
 
 @dataclass

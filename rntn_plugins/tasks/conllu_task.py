@@ -1,13 +1,11 @@
 """What tagging and parsing of CoNLL-U files share."""
 
 import logging
-import os
-import sys
 from argparse import Namespace
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Deque, Dict, List, Optional
+from typing import Dict, List, Optional
 
 import torch
 from fairseq import utils
@@ -20,10 +18,13 @@ from omegaconf import II, MISSING, OmegaConf
 from torch import Tensor
 
 from rntn_plugins.data.columns import INPUTS, WORD_END, column_symbols
-from rntn_plugins.data.conllu import Sentence, read_conllu, write_conllu
+from rntn_plugins.data.conllu import Sentence
 from rntn_plugins.data.conllu_dataset import ConlluDataset, DataBin, Labels, WithoutEnd, Words, cut_words
 from rntn_plugins.data.conllu_lines import ConlluLines
-from rntn_plugins.tasks.label_generation import LabelGenerator, LabelSequenceGenerator
+from rntn_plugins.data.label_dictionary import LabelDictionary, become
+from rntn_plugins.data.predicted_file import PredictedFile
+from rntn_plugins.tasks.conllu_interactive import Waiting, end_input_with_an_empty_line
+from rntn_plugins.tasks.label_generation import Allowed, LabelGenerator, LabelSequenceGenerator, Scores
 
 logger = logging.getLogger(__name__)
 
@@ -57,28 +58,6 @@ class ConlluConfig(FairseqDataclass):
     dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
 
 
-class LabelDictionary(Dictionary):
-    """A dictionary of labels; its generation is scored by the task's own measures, not by BLEU (see ``compat``)."""
-
-    scorer = None
-
-
-class Scores:
-    """What ``fairseq-generate`` prints at its end; the task itself has counted."""
-
-    def __init__(self, task) -> None:
-        self.task = task
-
-    def add(self, reference, hypothesis) -> None:
-        """Nothing: the task has counted already."""
-
-    def add_string(self, reference, hypothesis) -> None:
-        """Nothing: the task has counted already."""
-
-    def result_string(self) -> str:
-        return self.task.summary()
-
-
 class ConlluTask(FairseqTask):
     """Labels for the words of sentences. A subclass says what the labels are.
 
@@ -106,16 +85,16 @@ class ConlluTask(FairseqTask):
         self.model = None
         self.validation_generator = None
         self.totals: Counter = Counter()
-        self.output: Optional[Output] = None
+        self.output: Optional[PredictedFile] = None
         self.lines = ConlluLines()
-        self.waiting: Deque[dict] = deque()  # batches of fairseq-interactive, which forgets all but src_tokens
+        self.waiting = Waiting()
         end_input_with_an_empty_line()
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
         return cls(cfg)
 
-    # ---- settings -----------------------------------------------------------------------------------------------------
+    # ---- settings ----------------------------------------------------------------------------------------------------
 
     def apply(self, settings: dict) -> None:
         """Read the dictionaries for these settings (the two that fairseq asks for stay the same objects)."""
@@ -176,7 +155,17 @@ class ConlluTask(FairseqTask):
         symbols = torch.cat([column[index][:-1] for index in range(len(column))]).long()
         return torch.bincount(symbols, minlength=len(self._source))
 
-    # ---- models -------------------------------------------------------------------------------------------------------
+    def count_labels(self) -> Optional[Tensor]:
+        """How often each label occurs in training, ``[V]``, the end once a sentence; ``None`` without training data."""
+        column = self.bin.column(self.source_column, "train", self._source, self.cfg.dataset_impl)
+        if column is None:
+            return None
+        counts = torch.tensor(self._target.count)
+        counts[: self._target.nspecial] = 0
+        counts[self._target.eos()] = len(column)
+        return counts
+
+    # ---- models ------------------------------------------------------------------------------------------------------
 
     def build_model(self, cfg, from_checkpoint=False):
         self.model = super().build_model(cfg, from_checkpoint)
@@ -195,10 +184,10 @@ class ConlluTask(FairseqTask):
         """No limit: recurrent networks read sentences of any length."""
         return None
 
-    # ---- reading -------------------------------------------------------------------------------------------------------
+    # ---- reading -----------------------------------------------------------------------------------------------------
 
     def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
-        """Load a split. ``fairseq-generate``, the only caller that gives the checkpoint's task, gets its file as well."""
+        """Load a split, and for ``fairseq-generate``, the only caller that gives the checkpoint's task, its file."""
         impl = self.cfg.dataset_impl
         columns = {
             name: self.bin.column(name, split, dictionary, impl) for name, dictionary in self.dictionaries.items()
@@ -221,13 +210,13 @@ class ConlluTask(FairseqTask):
         if task_cfg is not None:
             self.totals.clear()
             path = self.cfg.conllu_output or f"{split}.predicted.conllu"
-            self.output = Output(self.bin.conllu(split), path, len(source))
+            self.output = PredictedFile(self.bin.conllu(split), path, len(source))
 
     def make_dataset(self, columns, characters, labels, upos, shuffle=False) -> ConlluDataset:
         return ConlluDataset(
-            columns, characters, labels, upos, source=self.source_column, pad=self._target.pad(), end=self._target.eos(),
-            with_end=self.model is not None and self.model.predicts_end, labels_per_word=self.labels_per_word,
-            fixed_length=self.fixed_length, shuffle=shuffle,
+            columns, characters, labels, upos, source=self.source_column, pad=self._target.pad(),
+            end=self._target.eos(), with_end=self.model is not None and self.model.predicts_end,
+            labels_per_word=self.labels_per_word, fixed_length=self.fixed_length, shuffle=shuffle,
         )  # fmt: skip
 
     def check_lengths(self, dataset: ConlluDataset, split: str) -> None:
@@ -255,7 +244,7 @@ class ConlluTask(FairseqTask):
             self.output.only({int(index) for batch in mine for index in batch}, f"{shard_id + 1}-of-{num_shards}")
         return batches
 
-    # ---- generation -----------------------------------------------------------------------------------------------------
+    # ---- generation --------------------------------------------------------------------------------------------------
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """One pass for labellers, beam search for encoder-decoders."""
@@ -271,16 +260,14 @@ class ConlluTask(FairseqTask):
         )  # fmt: skip
 
     def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
-        """fairseq's hypotheses; on the way the predictions are counted and put where the CoNLL-U file is written from."""
+        """fairseq's hypotheses; on the way the predictions are counted and put into the CoNLL-U file."""
         if "words" not in sample:
-            sample = self.take_waiting(sample)
+            sample = self.waiting.whole(sample)
         hypotheses, predictions = self.predict(generator, models, sample, prefix_tokens, constraints)
         self.totals += self.count(sample, hypotheses, predictions)
         if self.output is not None:
             for index, prediction in zip(sample["id"].tolist(), predictions):
                 self.output.put(index, prediction["columns"])
-            if self.output.complete:
-                self.output.write()
         elif "sentences" in sample:
             for sentence, prediction in zip(sample["sentences"], predictions):
                 self.show(sentence.with_columns(**prediction["columns"]))
@@ -301,11 +288,11 @@ class ConlluTask(FairseqTask):
             predictions.append(self.columns_of(sample, row, tokens, scores[row, :length], allowed[row]))
         return hypotheses, predictions
 
-    def allowed_labels(self, sample, row: int) -> "Allowed":
+    def allowed_labels(self, sample, row: int) -> Allowed:
         """The labels that may stand at each position of a sentence."""
         raise NotImplementedError
 
-    def columns_of(self, sample, row: int, tokens: Tensor, scores: Tensor, allowed: "Allowed") -> dict:
+    def columns_of(self, sample, row: int, tokens: Tensor, scores: Tensor, allowed: Allowed) -> dict:
         """A prediction: ``columns`` of the CoNLL-U file, and what :meth:`count` needs."""
         raise NotImplementedError
 
@@ -313,7 +300,7 @@ class ConlluTask(FairseqTask):
         """The scores of all sentences predicted so far, for people."""
         raise NotImplementedError
 
-    # ---- scores -----------------------------------------------------------------------------------------------------------
+    # ---- scores ------------------------------------------------------------------------------------------------------
 
     def count(self, sample, hypotheses, predictions) -> Counter:
         """Numbers to add up over sentences; ``label_accuracy`` is right / labels over the gold labels."""
@@ -347,16 +334,14 @@ class ConlluTask(FairseqTask):
     COUNTS = ("sentences", "labels", "right_labels")
     MEASURES = {"label_accuracy": ("right_labels", "labels")}
 
-    # ---- fairseq-interactive ------------------------------------------------------------------------------------------
+    # ---- fairseq-interactive -----------------------------------------------------------------------------------------
 
     def get_interactive_tokens_and_lengths(self, lines, encode_fn):
-        """The sentences that are complete after these lines: CoNLL-U blocks, or words separated by spaces, one line each."""
+        """The sentences these lines complete: CoNLL-U blocks, or one a line with spaces between its words."""
         sentences = self.lines.read(lines)
         return sentences, [len(sentence.words) for sentence in sentences]
 
-    def build_dataset_for_inference(
-        self, sentences: List[Sentence], lengths, constraints=None, **kwargs
-    ) -> ConlluDataset:
+    def build_dataset_for_inference(self, sentences: List[Sentence], lengths, constraints=None, **kwargs):
         """A dataset of sentences."""
         if constraints is not None:
             raise ValueError("--constraints has no meaning for labels")
@@ -372,27 +357,14 @@ class ConlluTask(FairseqTask):
             end, pad = symbols.index(WORD_END), symbols.pad()
             characters = [cut_words(encode(sentence, "char"), end, pad) for sentence in sentences]
         dataset = self.make_dataset(columns, characters, None, self.tags_of(sentences))
-        collate = dataset.collater
-
-        def remember(items):
-            batch = collate(items)
-            batch["sentences"] = [sentences[item["id"]] for item in items]
-            self.waiting.append(batch)
-            return batch
-
-        dataset.collater = remember
+        self.waiting.watch(dataset, sentences)
+        if sentences:
+            self.check_lengths(dataset, "input")
         return dataset
 
     def tags_of(self, sentences: List[Sentence]) -> Optional[List[List[str]]]:
         """Parts of speech of sentences, where the labels need them."""
         return None
-
-    def take_waiting(self, sample: dict) -> dict:
-        """The whole batch of which fairseq-interactive kept the source."""
-        batch = self.waiting.popleft()
-        source = sample["net_input"]["src_tokens"]
-        assert source.cpu().equal(batch["net_input"]["src_tokens"])
-        return utils.move_to_cuda(batch, source.device) if source.is_cuda else batch
 
     def show(self, text: str) -> None:
         if self.cfg.conllu_output:
@@ -402,69 +374,6 @@ class ConlluTask(FairseqTask):
             print(text, end="")
 
 
-class Allowed:
-    """Which labels may stand where in one sentence.
-
-    Attributes:
-        any_of: ``[L, V]``, true where a label may stand.
-        arcs: in parsing, the label of head h for word d, ``[n, n + 1]``, -1 where there is none.
-    """
-
-    def __init__(self, any_of: Tensor, arcs=None) -> None:
-        self.any_of, self.arcs = any_of, arcs
-
-
-class Output:
-    """The CoNLL-U file with the predictions, written when all sentences are in."""
-
-    def __init__(self, original: str, path: str, sentences: int) -> None:
-        self.original, self.path = original, path
-        self.wanted = set(range(sentences))
-        self.columns: Dict[int, dict] = {}
-
-    def only(self, wanted: set, shard: str) -> None:
-        """This process generates some of the sentences only."""
-        self.wanted = wanted
-        self.path = f"{self.path}.{shard}"
-
-    def put(self, index: int, columns: dict) -> None:
-        self.columns[index] = columns
-
-    @property
-    def complete(self) -> bool:
-        return len(self.columns) == len(self.wanted)
-
-    def write(self) -> None:
-        treebank = read_conllu(self.original)
-        texts = (treebank.sentences[index].with_columns(**self.columns[index]) for index in sorted(self.columns))
-        write_conllu(self.path, treebank, texts)
-        logger.info(f"wrote {len(self.columns):,} sentences to {self.path}")
-
-
 def plain(value):
     """An enumeration's member as the string it stands for; anything else as it is."""
     return str(value) if isinstance(value, Enum) else value
-
-
-def become(dictionary: Dictionary, other: Dictionary) -> None:
-    """Give a dictionary that others hold already another one's symbols."""
-    for name in ("symbols", "count", "indices", "nspecial", "bos_index", "pad_index", "eos_index", "unk_index"):
-        setattr(dictionary, name, getattr(other, name))
-    for name in ("bos_word", "pad_word", "eos_word", "unk_word"):
-        setattr(dictionary, name, getattr(other, name))
-
-
-def end_input_with_an_empty_line() -> None:
-    """Let the end of what ``fairseq-interactive`` reads end the last sentence, as an empty line does."""
-    for name in ("__main__", "fairseq_cli.interactive"):
-        module = sys.modules.get(name)
-        read = getattr(module, "buffered_read", None)
-        if read is None or hasattr(read, "read_conllu"):
-            continue
-
-        def buffered_read(*args, read=read):
-            yield from read(*args)
-            yield [""]
-
-        buffered_read.read_conllu = True
-        module.buffered_read = buffered_read

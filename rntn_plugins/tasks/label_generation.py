@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import Dict, List, Optional
+from typing import Dict, List, NamedTuple, Optional
 
+import numpy as np
 import torch
 from fairseq.sequence_generator import SequenceGenerator
 from torch import Tensor, nn
+
+
+class Allowed(NamedTuple):
+    """Which labels may stand where in one sentence."""
+
+    any_of: Tensor  # [L, V], true where a label may stand
+    arcs: Optional[np.ndarray] = None  # parsing: the label of head h for word d, [n, n + 1], -1 where there is none
+
+
+class Scores:
+    """A scorer for ``fairseq-generate`` that prints what the task has counted."""
+
+    def __init__(self, task) -> None:
+        self.task = task
+
+    def add(self, reference, hypothesis) -> None:
+        """Nothing: the task has counted already."""
+
+    def add_string(self, reference, hypothesis) -> None:
+        """Nothing: the task has counted already."""
+
+    def result_string(self) -> str:
+        return self.task.summary()
 
 
 class LabelGenerator(nn.Module):

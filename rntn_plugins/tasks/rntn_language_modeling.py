@@ -75,7 +75,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         logger.info(f"dictionary: {len(dictionary)} types")
         return cls(cfg, dictionary)
 
-    # ---- checkpoints, criterion -------------------------------------------------------------------------------------------
+    # ---- checkpoints, criterion --------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict:
         return {**super().state_dict(), "sample_break_mode": str(self.args.sample_break_mode)}

@@ -1,0 +1,60 @@
+"""A recurrent network that looks at a memory at every step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from rntn_plugins.cells.base import Carry
+from rntn_plugins.layers.attention import AdditiveAttention
+from rntn_plugins.layers.recurrent import RecurrentStack
+
+
+class AttentiveCarry(NamedTuple):
+    layers: Carry
+    context: Tensor  # [B, M]
+
+
+class Attentive(nn.Module):
+    """Recurrent layers whose output asks an attention for a context, which is read with the next input.
+
+    Vinyals et al. 2015: the context d'_t beside d_t is what predictions are made from and what the next step is fed::
+
+        d_t = RNN([x_t; d'_{t-1}])        d'_t = attention(d_t, memory)        output [d_t; d'_t]
+
+    d'_0 is zero. The first layer's cell has inputs of size I + M.
+    """
+
+    def __init__(self, stack: RecurrentStack, attention: AdditiveAttention) -> None:
+        super().__init__()
+        self.stack, self.attention = stack, attention
+
+    def initial_carry(self, batch_size: int, memory_size: int) -> AttentiveCarry:
+        carry = self.stack.initial_carry(batch_size)
+        return AttentiveCarry(carry, self.attention.score_weight.new_zeros(batch_size, memory_size))
+
+    def forward(
+        self, x: Tensor, tokens: Optional[Tensor], memory: Tensor, projected: Tensor, mask: Optional[Tensor],
+        carry: AttentiveCarry,
+    ) -> Tuple[Tensor, Tensor, AttentiveCarry]:  # fmt: skip
+        """
+        Args:
+            x: inputs ``[T, B, I]``.
+            tokens: symbols ``[T, B]``, for token-indexed cells.
+            memory: ``[S, B, M]``, and *projected*, what ``attention.project`` made of it, ``[S, B, A]``.
+            mask: true on the memory's padding, ``[S, B]``.
+            carry: the state to go on from.
+        Returns:
+            outputs ``[T, B, H + M]``, attention weights ``[T, S, B]`` and the carry after the last step.
+        """
+        layers, context = carry
+        outputs, weights = [], []
+        for t in range(x.size(0)):
+            step = torch.cat([x[t], context], dim=-1).unsqueeze(0)
+            d, layers = self.stack(step, None if tokens is None else tokens[t : t + 1], None, layers)
+            context, a = self.attention(d[0], memory, projected, mask)
+            outputs.append(torch.cat([d[0], context], dim=-1))
+            weights.append(a)
+        return torch.stack(outputs), torch.stack(weights), AttentiveCarry(layers, context)
