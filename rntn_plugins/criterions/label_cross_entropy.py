@@ -17,7 +17,8 @@ class LabelCrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("label_cross_entropy", dataclass=LabelCrossEntropyConfig)
 class LabelCrossEntropy(FairseqCriterion):
-    """e + e_f + e_b for the DBRNN (E18 §4.2), e alone for models with one output.
+    """e + e_f + e_b for the DBRNN (E18 §4.2), e alone for models with one output, -log a^l - log a^r and the relations'
+    cross-entropy for bi-attention (Cheng et al. 2016).
 
     ``loss`` is that sum, ``nll_loss`` and ``ppl`` are those of the model's prediction, all in bits per label; branches
     have their own, ``loss_forward`` and ``loss_backward``.
@@ -33,14 +34,19 @@ class LabelCrossEntropy(FairseqCriterion):
         target = model.get_targets(sample, (logits, extra))
 
         def cross_entropy(scores):
-            loss = F.cross_entropy(
+            return F.cross_entropy(
                 scores.float().flatten(0, 1), target.flatten(), ignore_index=self.padding_idx,
                 reduction="sum" if reduce else "none",
             )  # fmt: skip
-            return loss
 
-        nll_loss = cross_entropy(logits)
-        loss, log = nll_loss, {}
+        nll_loss = loss = cross_entropy(logits)
+        objective = extra.get("objective")
+        if objective is not None:
+            loss = F.nll_loss(
+                objective.float().flatten(0, 1), target.flatten(), ignore_index=self.padding_idx,
+                reduction="sum" if reduce else "none",
+            )  # fmt: skip
+        log = {}
         for name, scores in extra.get("branches", {}).items():
             branch = cross_entropy(scores)
             loss = loss + branch

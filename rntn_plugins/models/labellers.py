@@ -71,11 +71,11 @@ class Labeller(BaseFairseqModel):
     def __init__(self, cfg, task) -> None:
         super().__init__()
         self.labels = len(task.target_dictionary)
-        kinds = task.label_kinds
+        kinds = self.kinds(task)
         self.per_step = len(kinds)
         self.stretched = task.labels_per_word // self.per_step
         self.fixed_length = task.fixed_length
-        self.pad = task.target_dictionary.pad()
+        self.pad, self.end = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.stretch = str(cfg.stretch)
         for number, kind in enumerate(kinds):
             self.register_buffer(f"kind{number}", kind.nonzero().squeeze(1), persistent=False)
@@ -92,12 +92,19 @@ class Labeller(BaseFairseqModel):
 
     # ---- what a labeller defines ----------------------------------------------------------------------------------
 
+    def kinds(self, task) -> Tensor:
+        """Which labels each of the k outputs of a step may be, ``[k, V]``."""
+        return task.label_kinds
+
     def build_middle(self, cfg, cells, kinds) -> None:
         """Create the recurrent layers and scores; ``cells(input_sizes)`` gives a list of cells."""
         raise NotImplementedError
 
     def middle(self, x: Tensor, tokens: Tensor, lengths: Optional[Tensor]) -> Dict[str, List[Tensor]]:
-        """``[T, B, E]`` to the scores of each branch, a list by kind; ``combined`` is the model's prediction."""
+        """``[T, B, E]`` to the scores of each branch, a list by kind; ``combined`` is the model's prediction.
+
+        ``objective``, where there is one, are the log-probabilities that training makes large (default: ``combined``).
+        """
         raise NotImplementedError
 
     # ---- fairseq -----------------------------------------------------------------------------------------------------
@@ -129,7 +136,8 @@ class Labeller(BaseFairseqModel):
         x, tokens = self.fill(x, tokens, src_lengths, steps_read)
         branches = {name: self.assemble(scores)[:, : steps * self.per_step] for name, scores in
                     self.middle(x, tokens, lengths).items()}  # fmt: skip
-        return branches.pop("combined"), {"attn": None, "branches": branches}
+        extra = {"attn": None, "objective": branches.pop("objective", None), "branches": branches}
+        return branches.pop("combined"), extra
 
     def fill(self, x: Tensor, tokens: Tensor, lengths: Tensor, steps: int):
         """Cut or fill up to *steps*: the filler's vector and the padding symbol behind each row's words."""

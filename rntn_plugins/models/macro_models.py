@@ -6,6 +6,7 @@ from typing import Dict
 
 from fairseq.models import MODEL_REGISTRY, register_model
 
+from rntn_plugins.models.bi_attention import BiAttention
 from rntn_plugins.models.encoder_decoder import Seq2Seq, Seq2SeqAttention
 from rntn_plugins.models.labellers import BRNN, DBRNN, Basic
 from rntn_plugins.models.settings import config_class
@@ -17,6 +18,7 @@ MACRO_MODELS: Dict[str, type] = {
     "seq2seq": Seq2Seq,
     "seq2seq_attention": Seq2SeqAttention,
     "dbrnn": DBRNN,
+    "bi_attention": BiAttention,
 }
 
 
