@@ -8,7 +8,7 @@ from rntn_plugins.cells import clockwork, elman, elstm, gated_rntn, gru, hornn, 
 from rntn_plugins.criterions import label_cross_entropy, rntn_adaptive_loss  # noqa: F401
 from rntn_plugins.data import ptb_characters  # noqa: F401
 from rntn_plugins.models import _presets  # noqa: F401
-from rntn_plugins.models.macro_models import register_macro_model
+from rntn_plugins.models.macro_models import register_macro_model, register_macro_models
 from rntn_plugins.models.recurrent_lm import register_language_model
 from rntn_plugins.optim import max_norm, validation_ratio  # noqa: F401
 from rntn_plugins.registry import build_cell, cell_names, register_cell
@@ -24,4 +24,5 @@ __all__ = [
     "register_cell",
     "register_language_model",
     "register_macro_model",
+    "register_macro_models",
 ]

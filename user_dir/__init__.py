@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-from rntn_plugins import register_cell, register_language_model
+from rntn_plugins import register_cell, register_language_model, register_macro_models
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, option
 
 
@@ -55,3 +55,4 @@ class MGU(Cell):
 
 
 register_language_model("mgu_lm", cell="mgu")
+register_macro_models("mgu")  # basic_mgu, brnn_mgu, dbrnn_mgu, seq2seq_mgu, ... for tagging and parsing

@@ -45,8 +45,13 @@ def register_macro_model(name: str, macro: str, cell: str, **defaults) -> type:
     return register_model(name, dataclass=settings)(model)
 
 
+def register_macro_models(cell: str) -> None:
+    """Register ``<macro>_<cell>`` for every macro model: ``basic_…``, ``brnn_…``, ``dbrnn_…`` and so on."""
+    for macro in MACRO_MODELS:
+        register_macro_model(f"{macro}_{cell}", macro, cell)
+
+
 def register_all_macro_models() -> None:
     """Every macro model with every cell registered so far."""
-    for macro in MACRO_MODELS:
-        for cell in cell_names():
-            register_macro_model(f"{macro}_{cell}", macro, cell)
+    for cell in cell_names():
+        register_macro_models(cell)

@@ -148,6 +148,7 @@ def inside(command: str, *arguments, fails: bool = False, stdin: str = "", error
     handler.setFormatter(logging.Formatter("%(asctime)s | %(levelname)s | %(name)s | %(message)s"))
     failed, level = False, root.level
     root.setLevel(logging.INFO)
+    logging.getLogger("fairseq").setLevel(logging.NOTSET)  # scripts of this package make it quiet
     vars(checkpoint_utils.save_checkpoint).pop("best", None)  # fairseq keeps it in the process, not in the trainer
     with (
         mock.patch.object(sys, "argv", [f"fairseq-{command}", *map(str, arguments)]),

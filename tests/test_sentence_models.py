@@ -1,0 +1,464 @@
+"""Macro models with the tasks of CoNLL-U files: batches, decoding, learning, checkpoints."""
+
+import io
+import logging
+import random
+import shutil
+from argparse import Namespace
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from fairseq import options
+from fairseq.models import MODEL_DATACLASS_REGISTRY
+from fairseq_cli import preprocess
+from omegaconf import OmegaConf
+
+import rntn_plugins  # noqa: F401  (registers models and tasks)
+from rntn_plugins.criterions.label_cross_entropy import LabelCrossEntropy
+from rntn_plugins.data.columns import COLUMNS, column_symbols
+from rntn_plugins.data.conllu import parse_conllu
+from rntn_plugins.models.macro_models import MACRO_MODELS
+from rntn_plugins.tasks.conllu_parsing import ConlluParsingConfig, ConlluParsingTask
+from rntn_plugins.tasks.conllu_tagging import ConlluTaggingConfig, ConlluTaggingTask
+
+LABELLERS = [name for name, macro in MACRO_MODELS.items() if not macro.predicts_end]
+DECODERS = [name for name, macro in MACRO_MODELS.items() if macro.predicts_end]
+CELLS = {
+    "lstm": {},
+    "elstm1": {"positions": 5},
+    "r_rntn": {"num_matrices": 3, "index_map": "mod"},
+    "hornn": {"order": 3},
+    "clockwork": {"periods": "1,2,3"},
+}
+#: name: task, its settings, the model's settings
+LAYOUTS = {
+    "tagging": ("tagging", {}, {}),
+    "tagging-fixed": ("tagging", {"fixed_length": 8}, {}),
+    "interleaved": ("parsing", {}, {}),
+    "interleaved-fixed": ("parsing", {"fixed_length": 7}, {}),
+    "repeat": ("parsing", {}, {"stretch": "repeat"}),
+    "repeat-fixed": ("parsing", {"fixed_length": 7}, {"stretch": "repeat"}),
+    "parallel": ("parsing", {"label_layout": "parallel"}, {}),
+    "parallel-fixed": ("parsing", {"label_layout": "parallel", "fixed_length": 8}, {}),
+}
+FOR_LABELLERS = ("repeat", "repeat-fixed", "parallel", "parallel-fixed")
+TASKS = {
+    "tagging": (ConlluTaggingTask, ConlluTaggingConfig),
+    "parsing": (ConlluParsingTask, ConlluParsingConfig),
+}
+EXACT = {"rtol": 1e-10, "atol": 1e-10}
+FLOAT = {"rtol": 1e-5, "atol": 1e-5}  # probabilities are float32
+
+
+# ---- data -----------------------------------------------------------------------------------------------------------
+
+
+def random_heads(words: int, choose: random.Random):
+    """A tree, projective or not."""
+    order = choose.sample(range(1, words + 1), words)
+    heads = {word: choose.choice(order[:at]) if at else 0 for at, word in enumerate(order)}
+    return [heads[word] for word in range(1, words + 1)]
+
+
+def conllu(sentences) -> str:
+    """Text of sentences of ``(form, lemma, upos, xpos, head, deprel)``."""
+    blocks = []
+    for words in sentences:
+        lines = [
+            "\t".join((str(number), form, lemma, upos, xpos, "_", str(head), deprel, "_", "_"))
+            for number, (form, lemma, upos, xpos, head, deprel) in enumerate(words, 1)
+        ]
+        blocks.append("\n".join(lines) + "\n\n")
+    return "".join(blocks)
+
+
+def write_data(folder, text: str, columns=COLUMNS, most: int = 6):
+    """A data folder with one split, ``train``; heads are the positions up to *most*."""
+    folder.mkdir()
+    (folder / "train.conllu").write_text(text, encoding="utf-8")
+    sentences = parse_conllu(text, "made up").sentences
+    log = logging.getLogger("fairseq_cli.preprocess")
+    handlers = list(log.handlers)
+    for column in columns:
+        place = folder / column
+        place.mkdir()
+        lines = [" ".join(column_symbols(sentence, column)) + "\n" for sentence in sentences]
+        (place / "train.txt").write_text("".join(lines), encoding="utf-8")
+        arguments = ["--only-source", "--destdir", str(place), "--padding-factor", "1", "--workers", "1"]
+        arguments += ["--trainpref", str(place / "train.txt")]
+        if column == "head_position":
+            (place / "all.txt").write_text("".join(f"{position} 1\n" for position in range(most + 1)))
+            arguments += ["--srcdict", str(place / "all.txt")]
+        preprocess.main(options.get_preprocessing_parser().parse_args(arguments))
+    for handler in set(log.handlers) - set(handlers):
+        log.removeHandler(handler)
+        handler.close()
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_data(tmp_path_factory):
+    """24 sentences of 1 to 6 words, four of each length, 8 lemmas of unequal frequency."""
+    choose = random.Random(1)
+    sentences = []
+    for length in range(1, 7):
+        for _ in range(4):
+            words = []
+            for head in random_heads(length, choose):
+                lemma = choose.choices("abcdefgh", weights=(64, 32, 16, 8, 4, 4, 2, 2))[0]
+                form = lemma * choose.randint(1, 3) + choose.choice(("", "s", "ed"))
+                relation = "root" if head == 0 else choose.choice(("det", "obj", "nmod:poss", "nsubj"))
+                words.append((form, lemma, choose.choice("WXYZ"), choose.choice("PQ"), head, relation))
+            sentences.append(words)
+    choose.shuffle(sentences)
+    return write_data(tmp_path_factory.mktemp("macro") / "small", conllu(sentences))
+
+
+def make_task(kind: str, folder, **settings):
+    task, config = TASKS[kind]
+    return task.setup_task(config(data=str(folder), dataset_impl=None, **settings))
+
+
+def make_model(task, macro: str, cell: str = "lstm", **settings):
+    """A model of small sizes unless told otherwise."""
+    name = f"{macro}_{cell}"
+    sizes = {"embed_dim": 4, "tag_embed_dim": 3, "char_embed_dim": 3, "char_filters": 4, "hidden_size": 6}
+    config = MODEL_DATACLASS_REGISTRY[name](**{**sizes, **CELLS.get(cell, {}), **settings})
+    config._name = name
+    return task.build_model(OmegaConf.structured(config))
+
+
+def randomised(model, seed: int = 3):
+    """Every parameter random, so that no filler, pooling or padding keeps its neutral start; evaluation, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.double().eval().parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.double) / 2)
+    return model
+
+
+def prepared(folder, layout: str, macro: str, cell: str = "lstm", **settings):
+    """A task with its data and a random model."""
+    kind, task_settings, model_settings = LAYOUTS[layout]
+    columns = "lemma,xpos,char"
+    task = make_task(kind, folder, **{"input_columns": columns, **task_settings, **settings.pop("task", {})})
+    model = randomised(make_model(task, macro, cell, **model_settings, **settings))
+    task.load_dataset("train")
+    return task, model
+
+
+def batch_of(task, indices):
+    dataset = task.datasets["train"]
+    return dataset.collater([dataset[index] for index in indices])
+
+
+def one_of_each_length(task):
+    """Indices of sentences of 3, 1, 6, 2, 5 and 4 words."""
+    words = task.datasets["train"].words.tolist()
+    return [words.index(length) for length in (3, 1, 6, 2, 5, 4)]
+
+
+def outputs(model, sample):
+    """Scores of all outputs, ``[B, L, V]``."""
+    with torch.no_grad():
+        logits, extra = model(**sample["net_input"])
+    return {"combined": logits, **extra.get("branches", {})}
+
+
+def rows(sample, model):
+    """How many scores each sentence has."""
+    return [length + model.predicts_end for length in sample["net_input"]["target_lengths"].tolist()]
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_a_sentence_in_a_batch_is_as_alone(small_data, macro, cell, layout):
+    if macro in DECODERS and layout in FOR_LABELLERS:
+        pytest.skip("for labellers")
+    task, model = prepared(small_data, layout, macro, cell)
+    chosen = one_of_each_length(task)
+    whole = batch_of(task, chosen)
+    together = outputs(model, whole)
+    for row, (index, length) in enumerate(zip(chosen, rows(whole, model))):
+        sample = batch_of(task, [index])
+        assert rows(sample, model) == [length]
+        alone = outputs(model, sample)
+        assert set(alone) == set(together)
+        for name, scores in alone.items():
+            assert scores.shape[:2] == (1, length)
+            finite = scores[scores.isfinite()]
+            assert finite.std() > 0.02 or length == 1
+            torch.testing.assert_close(scores[0], together[name][row, :length], **EXACT)
+
+
+@pytest.mark.parametrize("layout", ["tagging", "interleaved"])
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_predictions_do_not_depend_on_the_order(small_data, macro, layout):
+    task, model = prepared(small_data, layout, macro)
+    generator = task.build_generator([model], Namespace(beam=3))
+    everything = list(range(len(task.datasets["train"])))
+
+    def predictions(*batches):
+        found = {}
+        for indices in batches:
+            sample = batch_of(task, indices)
+            _, predicted = task.predict(generator, [model], sample)
+            found.update(zip(sample["id"].tolist(), (prediction["columns"] for prediction in predicted)))
+        return found
+
+    expected = predictions(everything)
+    assert predictions(everything[::-1]) == expected
+    shuffled = random.Random(2).sample(everything, len(everything))
+    assert predictions(shuffled[:7], shuffled[7:8], shuffled[8:]) == expected
+    assert len({str(columns) for columns in expected.values()}) > 6  # they do say something
+
+
+# ---- decoding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"layers": 2, "bidirectional_encoder": True}], ids=str)
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("macro", DECODERS)
+def test_label_by_label_is_teacher_forcing(small_data, macro, cell, settings):
+    task, model = prepared(small_data, "interleaved", macro, cell, **settings)
+    sample = batch_of(task, one_of_each_length(task))
+    net_input = dict(sample["net_input"])
+    whole = outputs(model, sample)["combined"]
+    previous = net_input.pop("prev_output_tokens")
+    state, order = {}, torch.arange(len(previous))
+    with torch.no_grad():
+        encoder_out = model.encoder(**net_input)
+        for t in range(previous.size(1)):
+            logits, _ = model.decoder(previous[order][:, : t + 1], encoder_out, incremental_state=state)
+            assert logits.size(1) == 1
+            torch.testing.assert_close(logits[:, 0], whole[order, t], **EXACT)
+            if t in (1, 4, 5):
+                move = torch.tensor([2, 2, 0, 1, 5, 3])
+                model.decoder.reorder_incremental_state(state, move)
+                encoder_out = model.encoder.reorder_encoder_out(encoder_out, move)
+                order = order[move]
+
+
+@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("layout", ["tagging", "interleaved", "interleaved-fixed"])
+@pytest.mark.parametrize("macro, cell", [(macro, cell) for macro in DECODERS for cell in ("lstm", "elstm1")])
+def test_scores_of_the_search_are_teacher_forcing(small_data, macro, cell, layout, beam, free):
+    """Of all hypotheses of all sentences, searched in one batch, against reading each of them alone."""
+    task, model = prepared(small_data, layout, macro, cell, task={"free_decoding": free})
+    chosen = one_of_each_length(task)
+    sample = batch_of(task, chosen)
+    generator = task.build_generator([model], Namespace(beam=beam))
+    hypotheses, _ = task.predict(generator, [model], sample)
+    for index, beams, length in zip(chosen, hypotheses, rows(sample, model)):
+        assert 1 <= len(beams) <= beam and (len(beams) == beam or not free)
+        assert len({tuple(found["tokens"].tolist()) for found in beams}) == len(beams)
+        assert [float(found["score"]) for found in beams] == sorted((float(f["score"]) for f in beams), reverse=True)
+        for found in beams:
+            tokens = found["tokens"]
+            assert free or len(tokens) == length
+            net_input = batch_of(task, [index])["net_input"]
+            net_input["prev_output_tokens"] = torch.cat([torch.tensor([task.target_dictionary.eos()]), tokens[:-1]])[None]
+            with torch.no_grad():
+                log_probs = model.get_normalized_probs(model(**net_input), log_probs=True)[0]
+            expected = log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
+            torch.testing.assert_close(found["positional_scores"], expected, **FLOAT)
+            torch.testing.assert_close(found["score"], expected.mean(), **FLOAT)
+
+
+@pytest.mark.parametrize("macro", DECODERS)
+def test_a_wide_beam_finds_the_best(small_data, macro):
+    """Two words have 16 sequences of tags."""
+    task, model = prepared(small_data, "tagging", macro)
+    words = task.datasets["train"].words
+    tags = task.label_kinds[0].nonzero().squeeze(1).tolist()
+    tags.remove(task.target_dictionary.unk())
+    generator = task.build_generator([model], Namespace(beam=7))
+    end = task.target_dictionary.eos()
+    for index in np.flatnonzero(words == 2).tolist():
+        sample = batch_of(task, [index])
+        (beams,), _ = task.predict(generator, [model], sample)
+        every = torch.tensor([[end, *pair] for pair in product(tags, repeat=2)])
+        net_input = batch_of(task, [index] * len(every))["net_input"]
+        net_input["prev_output_tokens"] = every
+        with torch.no_grad():
+            log_probs = model.get_normalized_probs(model(**net_input), log_probs=True)
+        put_out = torch.cat([every[:, 1:], torch.full((len(every), 1), end)], 1)
+        totals = log_probs.gather(2, put_out.unsqueeze(2)).squeeze(2).sum(1)
+        assert beams[0]["tokens"].tolist() == put_out[int(totals.argmax())].tolist()
+        torch.testing.assert_close(beams[0]["score"] * 3, totals.max(), **FLOAT)
+
+
+def well_formed(task, tokens, words: int) -> bool:
+    """Relation and head in turn, heads 0 to n and not the word itself, 2n of them."""
+    names = [task.target_dictionary[token] for token in tokens]
+    relations = {"root", "det", "obj", "nmod:poss", "nsubj"}
+    heads = [{str(head) for head in range(words + 1)} - {str(word)} for word in range(1, words + 1)]
+    return (
+        len(names) == 2 * words
+        and set(names[::2]) <= relations
+        and all(name in allowed for name, allowed in zip(names[1::2], heads))
+    )
+
+
+@pytest.mark.parametrize("beam", [1, 5])
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_only_labels_that_can_stand_there(small_data, macro, beam):
+    for free in (False, True):
+        task, model = prepared(small_data, "interleaved", macro, task={"free_decoding": free})
+        everything = list(range(len(task.datasets["train"])))
+        sample = batch_of(task, everything)
+        generator = task.build_generator([model], Namespace(beam=beam))
+        hypotheses, predictions = task.predict(generator, [model], sample)
+        right = []
+        for row, words in enumerate(sample["words"].tolist()):
+            for found in hypotheses[row]:
+                tokens = found["tokens"].tolist()
+                if model.predicts_end:
+                    assert tokens.pop() == task.target_dictionary.eos()
+                right.append(well_formed(task, tokens, words))
+            columns = predictions[row]["columns"]  # whatever comes out is written as a tree
+            assert len(columns["head"]) == len(columns["deprel"]) == words
+            assert [name for head, name in zip(columns["head"], columns["deprel"]) if head == 0] == ["root"]
+        assert all(right) if not free else (not all(right) or macro == "bi_attention")
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_only_tags_of_the_treebank(small_data, macro):
+    task, model = prepared(small_data, "tagging", macro)
+    sample = batch_of(task, range(24))
+    hypotheses, predictions = task.predict(task.build_generator([model], Namespace(beam=5)), [model], sample)
+    for (found, *_), prediction, words in zip(hypotheses, predictions, sample["words"].tolist()):
+        names = [task.target_dictionary[token] for token in found["tokens"].tolist()][:words]
+        assert prediction == {"columns": {"upos": names}} and set(names) <= set("WXYZ")
+
+
+@pytest.mark.parametrize("layout", ["tagging", "interleaved", "parallel"])
+def test_the_outputs_of_the_dbrnn(small_data, layout):
+    chosen = {}
+    for name in ("combined", "forward", "backward"):
+        task, model = prepared(small_data, layout, "dbrnn", task={"dbrnn_output": name, "free_decoding": True})
+        sample = batch_of(task, one_of_each_length(task))
+        hypotheses, _ = task.predict(task.build_generator([model], Namespace(beam=1)), [model], sample)
+        scores = torch.log_softmax(outputs(model, sample)[name], -1)
+        for row, (length, (found,)) in enumerate(zip(rows(sample, model), hypotheses)):
+            best, tokens = scores[row, :length].max(-1)
+            assert found["tokens"].equal(tokens)
+            torch.testing.assert_close(found["positional_scores"].double(), best, **FLOAT)
+            torch.testing.assert_close(found["score"].double(), best.mean(), **FLOAT)
+        chosen[name] = torch.cat([found["tokens"] for (found,) in hypotheses]).tolist()
+    assert len(set(map(tuple, chosen.values()))) == 3
+
+
+@pytest.mark.parametrize("macro", [name for name in MACRO_MODELS if name != "dbrnn"])
+def test_other_models_have_no_other_outputs(small_data, macro):
+    task, model = prepared(small_data, "tagging", macro, task={"dbrnn_output": "forward"})
+    with pytest.raises(ValueError, match="--dbrnn-output forward"):
+        generator = task.build_generator([model], Namespace(beam=1))
+        task.predict(generator, [model], batch_of(task, [0]))
+
+
+@pytest.mark.parametrize("macro", LABELLERS)
+def test_labellers_have_no_prefix(small_data, macro):
+    task, model = prepared(small_data, "tagging", macro)
+    generator = task.build_generator([model], Namespace(beam=1))
+    with pytest.raises(ValueError, match="--prefix-size"):
+        task.predict(generator, [model], batch_of(task, [0]), prefix_tokens=torch.tensor([[5]]))
+
+
+def test_models_that_a_task_refuses(small_data):
+    for macro in DECODERS:
+        with pytest.raises(ValueError, match="--label-layout parallel"):
+            make_model(make_task("parsing", small_data, label_layout="parallel"), macro)
+    config = MODEL_DATACLASS_REGISTRY["gru_lm"](embed_dim=2, hidden_size=2)
+    config._name = "gru_lm"
+    with pytest.raises(ValueError, match="macro models"):
+        make_task("tagging", small_data).build_model(OmegaConf.structured(config))
+
+
+# ---- learning -------------------------------------------------------------------------------------------------------
+
+
+def treebank(count: int, by_prefix: bool, seed: int) -> str:
+    """Distinct sentences of 2 to 6 words, 8 lemmas, every sentence with an analysis drawn at random.
+
+    *by_prefix*: the tag, relation and head of a word are drawn for the words up to it, and its head is one of them, so
+    that a network that reads from left to right can know them.
+    """
+    choose = random.Random(seed)
+    lengths = [2] * 14 + [3] * 16 + [4] * 12 + [5] * 5 + [6] * 3
+    sentences, drawn = {}, {}
+    while len(sentences) < count:
+        length = lengths[len(sentences) % len(lengths)]
+        lemmas = tuple(choose.choices("abcdefgh", k=length))
+        heads, words = random_heads(length, choose), []
+        for at, head in enumerate(heads, 1):
+            if by_prefix:
+                head = choose.randint(1, at - 1) if at > 1 else 0
+            label = (choose.choice("WXYZ"), head, "root" if head == 0 else choose.choice(("det", "obj", "nsubj")))
+            if by_prefix:
+                label = drawn.setdefault(lemmas[:at], label)
+            words.append((lemmas[at - 1], lemmas[at - 1], label[0], "_", *label[1:]))
+        sentences.setdefault(lemmas, words)
+    return conllu(sentences.values())
+
+
+@pytest.fixture(scope="session")
+def treebanks(tmp_path_factory):
+    """Folders, by whether what is to the left of a word says all of it."""
+    columns = ("lemma", "upos", "deprel", "head_position")
+    folder = tmp_path_factory.mktemp("learn")
+    return {
+        by_prefix: write_data(folder / str(by_prefix), treebank(50, by_prefix, seed=7), columns)
+        for by_prefix in (True, False)
+    }
+
+
+def fit(task, model, sample, rate: float, most: int) -> int:
+    """Adam on one batch until every label is the likeliest in all outputs; the steps it took."""
+    criterion = LabelCrossEntropy(task, sentence_avg=False)
+    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
+    known = sample["target"].ne(task.target_dictionary.pad())
+    model.train()
+    for step in range(most):
+        loss, size, log = criterion(model, sample)
+        optimiser.zero_grad()
+        (loss / size).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        if float(log["loss"]) / size < 0.1:
+            found = outputs(model, sample)
+            if all(scores.argmax(-1).eq(sample["target"])[known].all() for scores in found.values()):
+                return step + 1
+    return most
+
+
+#: learning rate, hidden size
+RATES = {}
+
+
+@pytest.mark.parametrize("layout", ["tagging", "interleaved", "parallel"])
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_learns_fifty_sentences_by_heart(treebanks, macro, layout):
+    if layout == "parallel" and macro != "brnn":
+        pytest.skip("one is enough")
+    kind, settings, _ = LAYOUTS[layout]
+    task = make_task(kind, treebanks[macro == "basic"], **settings)
+    torch.manual_seed(1)
+    rate, size = RATES.get((macro, layout), (0.02, 32))
+    model = make_model(task, macro, embed_dim=16, hidden_size=size)
+    task.load_dataset("train")
+    sample = batch_of(task, range(50))
+    steps = fit(task, model, sample, rate, most=400)
+    hypotheses, predictions = task.predict(task.build_generator([model.eval()], Namespace(beam=1)), [model], sample)
+    counts = task.count(sample, hypotheses, predictions)
+    assert counts["right_labels"] == counts["labels"], f"{counts} after {steps} steps"
+    if kind == "parsing":
+        assert counts["right_arcs"] == counts["right_heads"] == counts["words"]
+        assert counts["labels"] == 2 * counts["words"] and counts["repaired"] == 0
