@@ -2,6 +2,7 @@
 
     python scripts/describe.py                     # cells, their architectures and presets
     python scripts/describe.py gru_rntn_lm         # settings of one architecture: flags of fairseq-train
+    python scripts/describe.py dbrnn_elstm1
     python scripts/describe.py --user-dir user_dir mgu_lm
 
 (``fairseq-train --help`` stops before it knows which architecture is meant.)
@@ -9,6 +10,7 @@
 
 import argparse
 import dataclasses
+import inspect
 import logging
 import sys
 import textwrap
@@ -40,7 +42,10 @@ def main() -> int:
     if args.architecture not in ours:
         parser.error(f"unknown architecture {args.architecture!r}; describe.py without a name lists them")
     cell = ours[args.architecture]
+    model = MODEL_REGISTRY[args.architecture]
     print(f"--arch {args.architecture}: cell {cell}\n")
+    if getattr(model, "macro", None):
+        print(textwrap.indent(f"{model.macro}: {inspect.getdoc(model.__base__)}", "    "), "\n")
     print(textwrap.indent(get_cell(cell).__doc__.strip(), "    "), "\n")
     for field in dataclasses.fields(MODEL_DATACLASS_REGISTRY[args.architecture]):
         if not field.name.startswith("_"):

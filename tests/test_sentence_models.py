@@ -3,6 +3,7 @@
 import io
 import logging
 import random
+import re
 import shutil
 from argparse import Namespace
 from itertools import product
@@ -130,12 +131,13 @@ def make_model(task, macro: str, cell: str = "lstm", **settings):
     return task.build_model(OmegaConf.structured(config))
 
 
-def randomised(model, seed: int = 3):
+def randomised(model, seed: int = 6):
     """Every parameter random, so that no filler, pooling or padding keeps its neutral start; evaluation, float64."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.double().eval().parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=torch.double) / 2)
+            spread = 0.2 if parameter.dim() == 1 else 0.9  # what is read decides, not the biases
+            parameter.copy_(spread * torch.randn(parameter.shape, generator=generator, dtype=torch.double))
     return model
 
 
@@ -164,7 +166,10 @@ def outputs(model, sample):
     """Scores of all outputs, ``[B, L, V]``."""
     with torch.no_grad():
         logits, extra = model(**sample["net_input"])
-    return {"combined": logits, **extra.get("branches", {})}
+    found = {"combined": logits, **extra.get("branches", {})}
+    if extra.get("objective") is not None:
+        found["objective"] = extra["objective"]
+    return found
 
 
 def rows(sample, model):
@@ -175,12 +180,16 @@ def rows(sample, model):
 # ---- batches --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+def fits(macro: str, layout: str) -> bool:
+    """Bi-attention always puts out relation and head together; see the test of odd lengths."""
+    return not (macro in DECODERS and layout in FOR_LABELLERS) and not (
+        macro == "bi_attention" and LAYOUTS[layout][1].get("fixed_length", 0) % 2
+    )
+
+
+@pytest.mark.parametrize("macro, layout", [pair for pair in product(MACRO_MODELS, LAYOUTS) if fits(*pair)])
 @pytest.mark.parametrize("cell", CELLS)
-@pytest.mark.parametrize("macro", MACRO_MODELS)
 def test_a_sentence_in_a_batch_is_as_alone(small_data, macro, cell, layout):
-    if macro in DECODERS and layout in FOR_LABELLERS:
-        pytest.skip("for labellers")
     task, model = prepared(small_data, layout, macro, cell)
     chosen = one_of_each_length(task)
     whole = batch_of(task, chosen)
@@ -195,6 +204,17 @@ def test_a_sentence_in_a_batch_is_as_alone(small_data, macro, cell, layout):
             finite = scores[scores.isfinite()]
             assert finite.std() > 0.02 or length == 1
             torch.testing.assert_close(scores[0], together[name][row, :length], **EXACT)
+
+
+@pytest.mark.parametrize("macro", LABELLERS)
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="labels behind the last whole step are missing")
+def test_an_odd_length_cuts_a_word_in_two(small_data, macro):
+    """--fixed-length 7 keeps the relation of the fourth word, not its head."""
+    task, model = prepared(small_data, "parallel", macro, task={"fixed_length": 7})
+    sample = batch_of(task, one_of_each_length(task))
+    criterion = LabelCrossEntropy(task, sentence_avg=False)
+    loss, _, _ = criterion(model, sample)
+    assert loss.isfinite() and all(scores.size(1) == 7 for scores in outputs(model, sample).values())
 
 
 @pytest.mark.parametrize("layout", ["tagging", "interleaved"])
@@ -216,7 +236,8 @@ def test_predictions_do_not_depend_on_the_order(small_data, macro, layout):
     assert predictions(everything[::-1]) == expected
     shuffled = random.Random(2).sample(everything, len(everything))
     assert predictions(shuffled[:7], shuffled[7:8], shuffled[8:]) == expected
-    assert len({str(columns) for columns in expected.values()}) > 6  # they do say something
+    said = {str(columns) for columns in expected.values()}
+    assert len(said) > 8  # one a length would be 6
 
 
 # ---- decoding -------------------------------------------------------------------------------------------------------
@@ -264,7 +285,9 @@ def test_scores_of_the_search_are_teacher_forcing(small_data, macro, cell, layou
             tokens = found["tokens"]
             assert free or len(tokens) == length
             net_input = batch_of(task, [index])["net_input"]
-            net_input["prev_output_tokens"] = torch.cat([torch.tensor([task.target_dictionary.eos()]), tokens[:-1]])[None]
+            net_input["prev_output_tokens"] = torch.cat([torch.tensor([task.target_dictionary.eos()]), tokens[:-1]])[
+                None
+            ]
             with torch.no_grad():
                 log_probs = model.get_normalized_probs(model(**net_input), log_probs=True)[0]
             expected = log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1)
@@ -439,26 +462,148 @@ def fit(task, model, sample, rate: float, most: int) -> int:
     return most
 
 
-#: learning rate, hidden size
-RATES = {}
-
-
-@pytest.mark.parametrize("layout", ["tagging", "interleaved", "parallel"])
-@pytest.mark.parametrize("macro", MACRO_MODELS)
+@pytest.mark.parametrize(
+    "macro, layout",
+    [pair for pair in product(MACRO_MODELS, ("tagging", "interleaved", "parallel")) if fits(*pair)],
+)
 def test_learns_fifty_sentences_by_heart(treebanks, macro, layout):
-    if layout == "parallel" and macro != "brnn":
-        pytest.skip("one is enough")
     kind, settings, _ = LAYOUTS[layout]
     task = make_task(kind, treebanks[macro == "basic"], **settings)
     torch.manual_seed(1)
-    rate, size = RATES.get((macro, layout), (0.02, 32))
-    model = make_model(task, macro, embed_dim=16, hidden_size=size)
+    model = make_model(task, macro, embed_dim=16, hidden_size=32)
     task.load_dataset("train")
     sample = batch_of(task, range(50))
-    steps = fit(task, model, sample, rate, most=400)
+    steps = fit(task, model, sample, rate=0.03, most=400)
     hypotheses, predictions = task.predict(task.build_generator([model.eval()], Namespace(beam=1)), [model], sample)
     counts = task.count(sample, hypotheses, predictions)
     assert counts["right_labels"] == counts["labels"], f"{counts} after {steps} steps"
     if kind == "parsing":
         assert counts["right_arcs"] == counts["right_heads"] == counts["words"]
         assert counts["labels"] == 2 * counts["words"] and counts["repaired"] == 0
+
+
+# ---- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_a_checkpoint_holds_the_whole_model(small_data, macro):
+    task, model = prepared(small_data, "interleaved", macro, "r_rntn")
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    other_task, other = prepared(small_data, "interleaved", macro, "r_rntn")
+    randomised(other, seed=4)
+    sample, again = batch_of(task, range(24)), batch_of(other_task, range(24))
+    expected = outputs(model, sample)["combined"]
+    assert not outputs(other, again)["combined"].equal(expected)
+    other.load_state_dict(torch.load(file))
+    assert outputs(other, again)["combined"].equal(expected)
+
+
+@pytest.fixture(scope="session")
+def other_data(tmp_path_factory, small_data):
+    """The same treebank with another name for a lemma, and for a tag: dictionaries of the same size."""
+    text, folder = (small_data / "train.conllu").read_text(), tmp_path_factory.mktemp("other")
+    lemmas = re.sub(r"(?m)^(\d+\t\w+\t)b\t", r"\1q\t", text)
+    assert lemmas != text
+    return {
+        "lemma": write_data(folder / "lemma", lemmas),
+        "labels": write_data(folder / "labels", text.replace("\tW\t", "\tV\t")),
+    }
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_a_checkpoint_with_another_dictionary_is_refused(small_data, other_data, macro):
+    state = prepared(small_data, "tagging", macro)[1].state_dict()
+    for name, folder in other_data.items():
+        _, model = prepared(folder, "tagging", macro)
+        with pytest.raises(ValueError, match=f"another dictionary of '{name}'"):
+            model.load_state_dict(state)
+    _, model = prepared(small_data, "tagging", macro, task={"input_columns": "form,xpos"})
+    with pytest.raises(ValueError, match="columns char, labels, lemma, xpos, not with form, labels, xpos"):
+        model.load_state_dict(state)
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+def embedding_of(model):
+    return model.encoder.embed if model.predicts_end else model.embed
+
+
+def watch(module) -> list:
+    """The inputs that a module will get."""
+    seen: list = []
+    module.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    return seen
+
+
+@pytest.fixture
+def data_with_vectors(small_data, tmp_path):
+    folder = tmp_path / "vectors"
+    shutil.copytree(small_data, folder)
+    size = len((folder / "lemma" / "dict.txt").read_text().splitlines()) + 4
+    np.save(folder / "lemma" / "vectors.npy", np.random.default_rng(1).normal(size=(size, 5)).astype(np.float32))
+    return folder
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_word_dropout_takes_rare_words_in_training(data_with_vectors, macro):
+    task = make_task("tagging", data_with_vectors, input_columns="lemma,form,xpos")
+    torch.manual_seed(0)
+    model = make_model(task, macro, word_dropout=2.0)
+    task.load_dataset("train")
+    sample = batch_of(task, list(range(24)) * 50)
+    embedding = embedding_of(model)
+    columns = {"lemma": sample["net_input"]["src_tokens"], **sample["net_input"]["columns"]}
+    seen = {column: watch(embedding.embed[column]) for column in columns}
+    known = watch(embedding.vectors["lemma"])
+    with torch.no_grad():
+        model.eval()(**sample["net_input"])
+        assert all(seen[column].pop().equal(tokens) for column, tokens in columns.items())
+        model.train()(**sample["net_input"])
+    assert all(tokens.equal(columns["lemma"]) for tokens in known) and len(known) == 2
+    assert seen.pop("xpos").pop().equal(columns["xpos"])
+    for column in ("lemma", "form"):
+        dictionary, tokens, read = task.dictionaries[column], columns[column], seen[column].pop()
+        changed = read.ne(tokens)
+        assert read[changed].eq(dictionary.unk()).all()
+        assert not changed[tokens.eq(dictionary.pad())].any()
+        for word in range(dictionary.nspecial, len(dictionary)):
+            here = tokens.eq(word)
+            expected, count = 2.0 / (2.0 + dictionary.count[word]), int(here.sum())
+            assert count == 50 * dictionary.count[word]
+            deviation = (expected * (1 - expected) / count) ** 0.5
+            assert abs(float(changed[here].float().mean()) - expected) < 4.5 * deviation, dictionary[word]
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_pretrained_vectors(data_with_vectors, macro, freeze):
+    table = torch.from_numpy(np.load(data_with_vectors / "lemma" / "vectors.npy"))
+    for scheme in ("orthogonal", "uniform", "normal"):
+        task = make_task("tagging", data_with_vectors)
+        model = make_model(task, macro, freeze_vectors=freeze, init=scheme)
+        vectors = embedding_of(model).vectors["lemma"].weight
+        assert vectors.equal(table)  # initialisation leaves them alone
+        learnt = embedding_of(model).embed["lemma"].weight
+        assert learnt[4:].any(1).all() and not learnt[task.source_dictionary.pad()].any()
+    task.load_dataset("train")
+    criterion = LabelCrossEntropy(task, sentence_avg=False)
+    optimiser = torch.optim.SGD([parameter for parameter in model.parameters() if parameter.requires_grad], lr=0.1)
+    loss, size, _ = criterion(model, batch_of(task, range(24)))
+    (loss / size).backward()
+    optimiser.step()
+    assert vectors.requires_grad is not freeze and vectors.equal(table) is freeze
+    assert embedding_of(model).output_size == 4 + 5
+    assert outputs(model.eval(), batch_of(task, [0]))["combined"].isfinite().any()
+
+
+def test_vectors_are_read(data_with_vectors):
+    """Two tables, two predictions."""
+    task = make_task("tagging", data_with_vectors)
+    model = randomised(make_model(task, "brnn"))
+    task.load_dataset("train")
+    before = outputs(model, batch_of(task, range(24)))["combined"]
+    model.embed.vectors["lemma"].weight.data *= 2
+    assert not outputs(model, batch_of(task, range(24)))["combined"].allclose(before)

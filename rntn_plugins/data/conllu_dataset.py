@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from dataclasses import dataclass
+from typing import Dict, List, Optional, Sequence
 
 import numpy as np
 import torch
@@ -43,8 +44,9 @@ class DataBin:
         return np.load(path) if os.path.exists(path) else None
 
 
-class Labels(NamedTuple):
-    """The gold labels of a sentence."""
+@dataclass(frozen=True)
+class Labels:
+    """The gold labels of a sentence. No tuple: fairseq would move its tensors to the GPU, where nothing needs them."""
 
     targets: Tensor  # [L]
     heads: Optional[Tensor] = None  # [n], 0 to n (parsing)

@@ -131,16 +131,17 @@ class SentenceEmbedding(nn.Module):
                 share[: dictionaries[column].nspecial] = 0
                 self.register_buffer(f"{column}_word_dropout", share, persistent=False)
 
-    def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]) -> Tensor:
+    def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]):
         """
         Args:
             src_tokens: symbols of the first column, ``[B, S]``.
             columns: symbols of the others, ``[B, S]`` each.
             characters: ``[B, S, C]``, if characters are an input.
         Returns:
-            ``[B, S, E']``.
+            ``[B, S, E']``, and the symbols of the first column ``[B, S]`` with what word dropout made of them, for cells
+            whose matrices depend on the symbol.
         """
-        parts = []
+        parts, read = [], src_tokens
         for column in self.columns:
             tokens = src_tokens if column == self.first else columns[column]
             share = getattr(self, f"{column}_word_dropout", None)
@@ -148,12 +149,14 @@ class SentenceEmbedding(nn.Module):
             if self.training and share is not None:
                 dropped = tokens.masked_fill(torch.rand(tokens.shape, device=tokens.device) < share[tokens],
                                              self.unknown[column])  # fmt: skip
+            if column == self.first:
+                read = dropped
             parts.append(self.embed[column](dropped))
             if column in self.vectors:
                 parts.append(self.vectors[column](tokens))
         if self.characters is not None:
             parts.append(self.characters(characters))
-        return self.dropout(torch.cat(parts, dim=-1))
+        return self.dropout(torch.cat(parts, dim=-1)), read
 
 
 @torch.no_grad()

@@ -60,7 +60,8 @@ class SentenceEncoder(FairseqEncoder):
             ``memory`` ``[S, B, M]``, ``mask`` ``[S, B]`` (true on padding) and ``carry``, the tensors of the state
             after the last word, ``[B, ...]`` each.
         """
-        x, tokens, lengths = self.embed(src_tokens, columns, characters).transpose(0, 1), src_tokens.t(), src_lengths
+        x, tokens = self.embed(src_tokens, columns, characters)
+        x, tokens, lengths = x.transpose(0, 1), tokens.t(), src_lengths  # time-major from here
         mask = torch.arange(x.size(0), device=x.device).unsqueeze(1) >= lengths  # [S, B]
         if self.fixed_length is not None:
             missing = self.fixed_length - x.size(0)

@@ -121,8 +121,8 @@ class Labeller(BaseFairseqModel):
             logits of the labels ``[B, L, V]``, -inf where a label is of another kind, and a dict with those of the
             other ``branches``.
         """
-        x = self.embed(src_tokens, columns, characters).transpose(0, 1)
-        tokens = src_tokens.t()
+        x, tokens = self.embed(src_tokens, columns, characters)
+        x, tokens = x.transpose(0, 1), tokens.t()  # time-major from here
         lengths, steps = src_lengths, int(target_lengths.max()) // self.per_step
         if self.fixed_length is not None:
             lengths, steps_read = None, self.fixed_length
