@@ -138,7 +138,7 @@ class SentenceEmbedding(nn.Module):
             columns: symbols of the others, ``[B, S]`` each.
             characters: ``[B, S, C]``, if characters are an input.
         Returns:
-            ``[B, S, E']``, and the symbols of the first column ``[B, S]`` with what word dropout made of them, for cells
+            ``[B, S, E']``, and the symbols of the first column ``[B, S]`` after word dropout, for cells
             whose matrices depend on the symbol.
         """
         parts, read = [], src_tokens

@@ -52,11 +52,14 @@ class LabelGenerator(nn.Module):
         super().__init__()
         self.models = nn.ModuleList(models)
         self.output = output
+        self.latest: Optional[Tensor] = None  # what generate() has computed for its sample
         self.eval()
 
     @torch.no_grad()
     def log_probabilities(self, sample: dict, hypotheses=None) -> Tensor:
-        """``[B, L, V]``."""
+        """``[B, L, V]``; with the *hypotheses* of the latest sample, what they were found with."""
+        if hypotheses is not None:
+            return self.latest
         return mean_log_probabilities([self.one(model, sample) for model in self.models])
 
     def one(self, model, sample: dict) -> Tensor:
@@ -75,7 +78,7 @@ class LabelGenerator(nn.Module):
         """
         if kwargs.get("prefix_tokens") is not None or kwargs.get("constraints") is not None:
             raise ValueError("--prefix-size and --constraints need an encoder-decoder: this model has no prefix")
-        log_probabilities = self.log_probabilities(sample)
+        log_probabilities = self.latest = self.log_probabilities(sample)
         found = []
         for row, length in enumerate(sample["net_input"]["target_lengths"].tolist()):
             scores = log_probabilities[row, :length]

@@ -1,7 +1,7 @@
 """The macro models of E18 section 4 as plain NumPy loops: one sentence at a time, no batch, no padding of batches.
 
 Written from the printed equations: E18 (26)-(31) and Fig. 3 for the dependent bidirectional network; Sutskever et al.
-2014 and Vinyals et al. 2015 for the encoder-decoders. Every oracle takes
+2014 and Vinyals et al. 2015 for the encoder-decoders; Cheng et al. 2016 for bi-attention. Every oracle takes
 
     p         the model's parameters by name, float64
     sentence  a dict: symbols ``[n]`` by column, and ``char``, a list of n lists of characters
@@ -34,6 +34,8 @@ class Settings:
     fixed_length: Optional[int] = None
     bidirectional_encoder: bool = False
     attention: bool = False
+    end: int = 2
+    positions: tuple = ()  # the heads that the labels of the second kind stand for
 
 
 def under(p, prefix):
@@ -313,4 +315,51 @@ def seq2seq(p, sentence, previous, never, s):
     return np.stack(rows), np.array(looks)
 
 
-LABELLERS = {"basic": basic_labeller, "brnn": brnn_labeller, "dbrnn": dbrnn_labeller}
+# ---- bi-attention (Cheng et al. 2016) -------------------------------------------------------------------------------
+
+#: twice the logarithm of the least normal float64: the score of a head that is no word of the sentence
+NO_SUCH_HEAD = 2.0 * np.log(2.0**-1022)
+
+
+def soft_heads(p, x, tokens, memory, s):
+    """Of one direction: [q_t; m_t] at every t, m_t the soft headword that the next step reads, and the weights a_t."""
+    layers = [under(p, f"stack.layers.{layer}.cell") for layer in range(s.layers)]
+    H = p["attention.query_weight"].shape[1]
+    states, headword = [(np.zeros(H),) * STEPS[s.cell][1] for _ in layers], np.zeros(memory.shape[1])
+    outputs, weights = [], []
+    for t in range(len(x)):
+        q = np.concatenate([x[t], headword])
+        for number, cell in enumerate(layers):
+            q, states[number] = STEPS[s.cell][0](cell, t, q, tokens[t], states[number], s.options)
+        headword, a = additive_attention(under(p, "attention"), q, memory)
+        outputs.append(np.concatenate([q, headword]))
+        weights.append(a)
+    return np.stack(outputs), np.stack(weights)
+
+
+def bi_attention_labeller(p, sentence, s):
+    """Relations from the queries and soft headwords of both directions, heads by the product of their attentions."""
+    x, tokens, labels = steps_read(p, sentence, s, s.labels_per_word)
+    read, symbols = np.concatenate([[p["root"]], x]), np.concatenate([[s.end], tokens])
+    memory = brnn(under(p, "memory.layers"), read, symbols, s, s.layers)
+    ahead, a_l = soft_heads(under(p, "forward_query"), x, tokens, memory, s)
+    back, a_r = soft_heads(under(p, "backward_query"), x[::-1], tokens[::-1], memory, s)
+    back, a_r = back[::-1], a_r[::-1]
+    (scores,) = scores_of(under(p, "scores"), np.concatenate([ahead, back], axis=1), s.kinds[:1])
+    if len(s.kinds) == 1:
+        return {"combined": in_order([scores], s, labels)}
+    heads = np.full((len(x), len(s.positions)), NO_SUCH_HEAD)
+    for t in range(len(x)):
+        for k, position in enumerate(s.positions):
+            if position <= len(x):
+                heads[t, k] = np.log(a_l[t, position] * a_r[t, position])
+    logarithms = np.stack([np.log(softmax(row)) for row in scores])
+    return {"combined": in_order([scores, heads], s, labels), "objective": in_order([logarithms, heads], s, labels)}
+
+
+LABELLERS = {
+    "basic": basic_labeller,
+    "brnn": brnn_labeller,
+    "dbrnn": dbrnn_labeller,
+    "bi_attention": bi_attention_labeller,
+}

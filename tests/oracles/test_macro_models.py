@@ -9,7 +9,16 @@ import torch
 from fairseq.data import Dictionary
 from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 from numpy_cells import ORACLES, f_mod, parameters, randomise
-from numpy_macro_models import LABELLERS, STEPS, Settings, additive_attention, character_vector, read_all, seq2seq
+from numpy_macro_models import (
+    LABELLERS,
+    NO_SUCH_HEAD,
+    STEPS,
+    Settings,
+    additive_attention,
+    character_vector,
+    read_all,
+    seq2seq,
+)
 
 import rntn_plugins  # noqa: F401  (registers the models)
 from rntn_plugins import build_cell
@@ -22,6 +31,7 @@ from rntn_plugins.models.macro_models import MACRO_MODELS
 LENGTHS = [4, 1, 5, 3]
 PAD, EOS = 1, 2
 MATRICES = 3
+POSITIONS = (2, 0, 3, 1)  # the heads' labels, in the order of the dictionary
 LAYOUTS = ("tagging", "interleaved", "parallel")
 COLUMNS = ("lemma", "upos", "char")
 TOLERANCE = {"rtol": 1e-10, "atol": 1e-10}
@@ -40,9 +50,14 @@ class Task:
     def __init__(self, layout: str = "tagging", fixed_length=None) -> None:
         self.input_columns, self.source_column, self.fixed_length = list(COLUMNS), "lemma", fixed_length
         self.dictionaries = {"lemma": dictionary(7, "l"), "upos": dictionary(3, "u"), "char": dictionary(6, "c")}
-        self.source_dictionary, self.target_dictionary = self.dictionaries["lemma"], dictionary(6, "label")
+        self.source_dictionary, self.target_dictionary = self.dictionaries["lemma"], dictionary(2, "relation")
+        for head in POSITIONS:
+            self.target_dictionary.add_symbol(str(head))
         self.labels_per_word = 1 if layout == "tagging" else 2
         size = len(self.target_dictionary)  # 4 specials, then 6 labels: in parsing 2 relations and 4 heads
+        self.settings = {"head_encoding": "position"}
+        labels = torch.arange(size)
+        self.relations, self.heads = (labels > 3) & (labels < 6), labels > 5
         self.label_kinds = torch.zeros(2 if layout == "parallel" else 1, size, dtype=torch.bool)
         self.label_kinds[:, 3:] = True
         if layout == "parallel":
@@ -119,7 +134,7 @@ def settings_of(task: Task, cell: str, **more) -> Settings:
         cell, options_of(cell, task.count_source_symbols()), options_of(cell, task.count_labels()), COLUMNS, "lemma",
         ("lemma",), PAD, kinds=tuple(kind.nonzero().squeeze(1).tolist() for kind in task.label_kinds),
         labels=len(task.target_dictionary), labels_per_word=task.labels_per_word, fixed_length=task.fixed_length,
-        **more,
+        positions=POSITIONS, **more,
     )  # fmt: skip
 
 
@@ -161,14 +176,18 @@ def test_labeller_follows_the_paper(case):
     with torch.no_grad():
         logits, extra = model(**batch)
     found = {"combined": logits, **extra["branches"]}
+    if extra["objective"] is not None:
+        found["objective"] = extra["objective"]
     p, s = parameters(model), settings_of(task, cell, **settings)
+    if macro == "bi_attention" and layout != "tagging":  # relations and heads whatever the layout
+        s.kinds = (3, 4, 5), (6, 7, 8, 9)
     for row, sentence in enumerate(sentences(task)):
         expected = LABELLERS[macro](p, sentence, s)
         assert set(expected) == set(found)
         labels = int(batch["target_lengths"][row])
         for name, values in expected.items():
             assert values.shape == (labels, len(task.target_dictionary))
-            finite = values[np.isfinite(values)]
+            finite = values[values > NO_SUCH_HEAD]
             assert finite.std() > 0.1 and np.abs(finite).max() < 50  # the comparison is about something
             np.testing.assert_allclose(found[name][row, :labels].numpy(), values, **TOLERANCE, err_msg=name)
 
@@ -339,6 +358,27 @@ def test_each_error_reaches_what_it_should(layout, pooling):
     )
 
 
-def test_every_macro_model_of_the_paper_has_an_oracle():
-    """Bi-attention is not E18's but its comparison's."""
-    assert set(MACRO_MODELS) - {"bi_attention"} == set(LABELLERS) | {"seq2seq", "seq2seq_attention"}
+@pytest.mark.parametrize("layout", ["interleaved", "parallel"])
+def test_bi_attention_learns_both_directions(layout):
+    """-log a^l - log a^r of the right head, -log p of the right relation; a product of both in the prediction only."""
+    task = Task(layout)
+    model = build("bi_attention", "lstm", task)
+    batch = net_input(task)
+    heads = [[0], [2, 0], [0, 1, 2], [2, 0, 2, 3], [1, 3, 0, 2, 1]]
+    label = {position: 6 + number for number, position in enumerate(POSITIONS)}
+    target = padded([[v for head in heads[n - 1] for v in (4, label[head])] for n in LENGTHS])
+    sample = {"net_input": batch, "target": target, "ntokens": int(batch["target_lengths"].sum())}
+    criterion = LabelCrossEntropy(SimpleNamespace(target_dictionary=task.target_dictionary), sentence_avg=False)
+    loss, _, _ = criterion(model, sample)
+    s = settings_of(task, "lstm")
+    s.kinds = (3, 4, 5), (6, 7, 8, 9)
+    expected = 0.0
+    for sentence, right in zip(sentences(task), target.tolist()):
+        objective = LABELLERS["bi_attention"](parameters(model), sentence, s)["objective"]
+        expected -= sum(objective[at, right[at]] for at in range(len(objective)))
+    assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
+    assert all(gradient.any() or key == "filler" for key, gradient in gradients(model, loss).items())
+
+
+def test_every_macro_model_has_an_oracle():
+    assert set(MACRO_MODELS) == set(LABELLERS) | {"seq2seq", "seq2seq_attention"}
