@@ -121,10 +121,10 @@ def test_lines():
     assert lines.read(["", "  "]) == []
     (one, two) = lines.read(["  New   York ", "x"])
     assert one.column("form") == ["New", "York"] and two.column("form") == ["x"]
-    block_and_plain = lines.read([first[0], "plain"])
-    assert [found.column("form") for found in block_and_plain] == [["a"], ["plain"]]
+    with pytest.raises(ConlluError, match="^input:10: number of columns: 1"):
+        lines.read([first[0], "plain", ""])
     assert lines.read(["# only a comment", ""]) == []
-    with pytest.raises(ConlluError, match="^input:14: id 3 where 2 is due"):
+    with pytest.raises(ConlluError, match="^input:15: id 3 where 2 is due"):
         lines.read([first[0], first[1].replace("2", "3", 1), ""])
     (after,) = lines.read(["goes on"])
     assert after.column("form") == ["goes", "on"]

@@ -181,10 +181,7 @@ def rows(sample, model):
 
 
 def fits(macro: str, layout: str) -> bool:
-    """Bi-attention always puts out relation and head together; see the test of odd lengths."""
-    return not (macro in DECODERS and layout in FOR_LABELLERS) and not (
-        macro == "bi_attention" and LAYOUTS[layout][1].get("fixed_length", 0) % 2
-    )
+    return not (macro in DECODERS and layout in FOR_LABELLERS)
 
 
 @pytest.mark.parametrize("macro, layout", [pair for pair in product(MACRO_MODELS, LAYOUTS) if fits(*pair)])
@@ -207,7 +204,6 @@ def test_a_sentence_in_a_batch_is_as_alone(small_data, macro, cell, layout):
 
 
 @pytest.mark.parametrize("macro", LABELLERS)
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="labels behind the last whole step are missing")
 def test_an_odd_length_cuts_a_word_in_two(small_data, macro):
     """--fixed-length 7 keeps the relation of the fourth word, not its head."""
     task, model = prepared(small_data, "parallel", macro, task={"fixed_length": 7})
@@ -241,6 +237,22 @@ def test_predictions_do_not_depend_on_the_order(small_data, macro, layout):
 
 
 # ---- decoding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("macro", DECODERS)
+@pytest.mark.parametrize("layout", ["tagging", "interleaved", "interleaved-fixed"])
+def test_a_decoder_reads_the_labels_before(small_data, macro, layout):
+    task, _ = prepared(small_data, layout, macro)
+    sample = batch_of(task, one_of_each_length(task))
+    end, pad = task.target_dictionary.eos(), task.target_dictionary.pad()
+    for read, target, length in zip(
+        sample["net_input"]["prev_output_tokens"].tolist(), sample["target"].tolist(),
+        sample["net_input"]["target_lengths"].tolist(),
+    ):  # fmt: skip
+        labels = target[:length]
+        assert not {end, pad} & set(labels)
+        filler = [pad] * (len(target) - length - 1)
+        assert read == [end, *labels, *filler] and target == [*labels, end, *filler]
 
 
 @pytest.mark.parametrize("settings", [{}, {"layers": 2, "bidirectional_encoder": True}], ids=str)
@@ -277,6 +289,11 @@ def test_scores_of_the_search_are_teacher_forcing(small_data, macro, cell, layou
     sample = batch_of(task, chosen)
     generator = task.build_generator([model], Namespace(beam=beam))
     hypotheses, _ = task.predict(generator, [model], sample)
+    behind = generator.log_probabilities(sample, hypotheses)  # of every label, behind the best hypothesis
+    for row, (found, *_) in enumerate(hypotheses):
+        put_out = found["tokens"][: int(sample["net_input"]["target_lengths"][row])]
+        scores = behind[row, : len(put_out)].gather(1, put_out.unsqueeze(1)).squeeze(1)
+        torch.testing.assert_close(scores, found["positional_scores"][: len(put_out)], **FLOAT)
     for index, beams, length in zip(chosen, hypotheses, rows(sample, model)):
         assert 1 <= len(beams) <= beam and (len(beams) == beam or not free)
         assert len({tuple(found["tokens"].tolist()) for found in beams}) == len(beams)

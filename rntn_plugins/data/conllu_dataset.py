@@ -20,14 +20,16 @@ class DataBin:
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
+    def has(self, column: str) -> bool:
+        return os.path.exists(os.path.join(self.folder, column, "dict.txt"))
+
     def dictionary(self, column: str) -> Dictionary:
         """The symbols of a column; ``ValueError`` if the folder does not have it."""
-        path = os.path.join(self.folder, column, "dict.txt")
-        if not os.path.exists(path):
+        if not self.has(column):
             raise ValueError(
                 f"{self.folder}: no {column}/dict.txt here; is it a folder written by scripts/prepare_conllu.py?"
             )
-        return Dictionary.load(path)
+        return Dictionary.load(os.path.join(self.folder, column, "dict.txt"))
 
     def column(self, column: str, split: str, dictionary: Dictionary, impl=None) -> Optional[Sequence[Tensor]]:
         """A column of a split, one tensor a sentence, ``</s>`` last; ``None`` if the split has no such column."""

@@ -29,7 +29,7 @@ class ConlluLines:
         for line in lines:
             self.count += 1
             line = line.rstrip("\r\n")
-            if "\t" in line or line.startswith("#"):
+            if "\t" in line or line.startswith("#") or (self.block and line):  # in a block: one more line, if malformed
                 self.block.append(line)
                 continue
             if self.block:

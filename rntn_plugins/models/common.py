@@ -66,19 +66,18 @@ class DictionaryCheck(nn.Module):
 
     def __init__(self, dictionaries: Dict[str, object]) -> None:
         super().__init__()
-        self.sizes = {name: len(dictionary) for name, dictionary in dictionaries.items()}
+        self.names = list(dictionaries)
         for name, dictionary in dictionaries.items():
             # "version" in the name keeps averages of weights (EMA) away from it
             self.register_buffer(f"{name}_version", torch.tensor(fingerprint(dictionary)))
 
     def _load_from_state_dict(self, state_dict, prefix, *args):
-        stored = {key.removeprefix(prefix).removesuffix("_version") for key in state_dict if key.startswith(prefix)}
-        if stored and stored != set(self.sizes):
+        stored = [key.removeprefix(prefix).removesuffix("_version") for key in state_dict if key.startswith(prefix)]
+        if stored and stored != self.names:
             raise ValueError(
-                f"the checkpoint was trained with the columns {', '.join(sorted(stored))}, not with "
-                f"{', '.join(sorted(self.sizes))}"
+                f"the checkpoint was trained with the columns {', '.join(stored)}, not with {', '.join(self.names)}"
             )
-        for name in sorted(stored):
+        for name in stored:
             if int(state_dict[f"{prefix}{name}_version"]) != int(getattr(self, f"{name}_version")):
                 raise ValueError(
                     f"the checkpoint was trained with another dictionary of {name!r} than the data folder's"

@@ -123,7 +123,8 @@ class Labeller(BaseFairseqModel):
         """
         x, tokens = self.embed(src_tokens, columns, characters)
         x, tokens = x.transpose(0, 1), tokens.t()  # time-major from here
-        lengths, steps = src_lengths, int(target_lengths.max()) // self.per_step
+        labels = int(target_lengths.max())
+        lengths, steps = src_lengths, -(-labels // self.per_step)
         if self.fixed_length is not None:
             lengths, steps_read = None, self.fixed_length
         elif self.stretched > 1:
@@ -134,7 +135,7 @@ class Labeller(BaseFairseqModel):
             x, tokens = x.repeat_interleave(self.stretched, 0), tokens.repeat_interleave(self.stretched, 0)
             src_lengths = src_lengths * self.stretched
         x, tokens = self.fill(x, tokens, src_lengths, steps_read)
-        branches = {name: self.assemble(scores)[:, : steps * self.per_step] for name, scores in
+        branches = {name: self.assemble(scores)[:, :labels] for name, scores in
                     self.middle(x, tokens, lengths).items()}  # fmt: skip
         extra = {"attn": None, "objective": branches.pop("objective", None), "branches": branches}
         return branches.pop("combined"), extra

@@ -2,7 +2,7 @@
 
 import sys
 from collections import deque
-from typing import Callable, Deque, List
+from typing import Callable, Deque, Dict, List
 
 from fairseq import utils
 
@@ -14,9 +14,12 @@ class Waiting:
 
     def __init__(self) -> None:
         self.batches: Deque[dict] = deque()
+        self.texts: Dict[int, str] = {}  # of what is read in one go, by number
+        self.wanted = 0
 
     def watch(self, dataset, sentences: List[Sentence]) -> None:
         """Keep the batches that a dataset of *sentences* makes."""
+        self.texts, self.wanted = {}, len(sentences)
         collate: Callable[[list], dict] = dataset.collater
 
         def collater(items):
@@ -33,6 +36,17 @@ class Waiting:
         source = sample["net_input"]["src_tokens"]
         assert source.cpu().equal(batch["net_input"]["src_tokens"])
         return utils.move_to_cuda(batch, source.device) if source.is_cuda else batch
+
+    def answer(self, batch: dict, columns: List[dict]) -> None:
+        """What the columns of the sentences of a batch become."""
+        for index, sentence, new in zip(batch["id"].tolist(), batch["sentences"], columns):
+            self.texts[index] = sentence.with_columns(**new)
+
+    def ready(self) -> str:
+        """The sentences in the order they were read in, once all have been answered; nothing before that."""
+        if len(self.texts) < self.wanted:
+            return ""
+        return "".join(self.texts[index] for index in sorted(self.texts))
 
 
 def end_input_with_an_empty_line() -> None:

@@ -58,6 +58,8 @@ class ConlluParsingTask(ConlluTask):
     labels_per_word = 2
 
     def read_labels(self, target: LabelDictionary) -> None:
+        if not self.bin.has("deprel") and self.bin.has("lemma"):
+            raise ValueError(f"{self.bin.folder}: its training sentences have no heads, so there is nothing to learn")
         relations, heads = self.bin.dictionary("deprel"), self.bin.dictionary(self.head_column)
         self.moved = join_dictionaries(relations, heads, target)
         kinds = torch.zeros(2, len(target), dtype=torch.bool)

@@ -1,6 +1,7 @@
 """What tagging and parsing of CoNLL-U files share."""
 
 import logging
+import os
 from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass, field
@@ -53,7 +54,7 @@ class ConlluConfig(FairseqDataclass):
     conllu_output: Optional[str] = field(
         default=None,
         metadata={"help": "where fairseq-generate writes the CoNLL-U file with the predictions (default: "
-                  "SUBSET.predicted.conllu); fairseq-interactive writes there instead of to standard output"},
+                  "SUBSET.predicted.conllu); fairseq-interactive appends to it instead of printing"},
     )  # fmt: skip
     dataset_impl: Optional[ChoiceEnum(get_available_dataset_impl())] = II("dataset.dataset_impl")
 
@@ -77,11 +78,17 @@ class ConlluTask(FairseqTask):
         if str(cfg.dataset_impl or "mmap") not in ("mmap", "lazy", "cached", "raw"):
             raise ValueError(f"--dataset-impl {cfg.dataset_impl} is not for columns of symbols")
         self.given = {name: plain(getattr(cfg, name)) for name in self.SETTINGS}
+        if self.given["input_columns"] is not None:
+            self.given["input_columns"] = ",".join(part.strip() for part in self.given["input_columns"].split(","))
+        folder = os.path.dirname(cfg.conllu_output or "")
+        if folder and not os.path.isdir(folder):
+            raise ValueError(f"--conllu-output {cfg.conllu_output}: there is no folder {folder}")
         self.bin = DataBin(utils.split_paths(cfg.data)[0])
         self._source, self._target = Dictionary(), LabelDictionary()
         self._target.scorer = Scores(self)
         self.apply({name: default if self.given[name] is None else self.given[name]
                     for name, default in self.SETTINGS.items()})  # fmt: skip
+        self.loaded = False  # whether the settings are those of a checkpoint
         self.model = None
         self.validation_generator = None
         self.totals: Counter = Counter()
@@ -99,7 +106,7 @@ class ConlluTask(FairseqTask):
     def apply(self, settings: dict) -> None:
         """Read the dictionaries for these settings (the two that fairseq asks for stay the same objects)."""
         self.settings = settings
-        self.input_columns = [column.strip() for column in settings["input_columns"].split(",")]
+        self.input_columns = settings["input_columns"].split(",")
         unknown = [column for column in self.input_columns if column not in INPUTS]
         if unknown or len(set(self.input_columns)) < len(self.input_columns):
             raise ValueError(
@@ -127,9 +134,18 @@ class ConlluTask(FairseqTask):
         """Take the settings of a checkpoint (in generation); ``ValueError`` where a flag says something else."""
         for name, value in self.given.items():
             if name in state_dict and value is not None and value != state_dict[name]:
-                flag = f"--{name.replace('_', '-')}"
-                raise ValueError(f"{flag} {value}: the checkpoint was trained with {flag} {state_dict[name]}")
+                flag, was = f"--{name.replace('_', '-')}", state_dict[name]
+                trained = f"without {flag}" if was is None else f"with {flag} {was}"
+                raise ValueError(f"{flag} {value}: the checkpoint was trained {trained}")
         settings = {name: state_dict.get(name, self.settings[name]) for name in self.SETTINGS}
+        for name, value in settings.items():
+            if self.loaded and value != self.settings[name]:
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(
+                    f"the models of an ensemble have to agree: one was trained with {flag} {self.settings[name]}, "
+                    f"another with {flag} {value}"
+                )
+        self.loaded = True
         if settings != self.settings:
             self.apply(settings)
 
@@ -176,7 +192,11 @@ class ConlluTask(FairseqTask):
     def build_criterion(self, cfg, from_checkpoint=False):
         """fairseq's default, ``cross_entropy``, is ``label_cross_entropy`` here: the same for models of one output, and
         the sum of all three for the DBRNN."""
-        if getattr(cfg, "_name", None) == "cross_entropy":
+        name = str(getattr(cfg, "_name", None))
+        if name.startswith(("label_smoothed", "adaptive", "rntn_adaptive")):
+            raise ValueError(f"--criterion {name} is not for these models, which give some labels no probability: "
+                             "use label_cross_entropy")  # fmt: skip
+        if name == "cross_entropy":
             cfg = OmegaConf.create({"_name": "label_cross_entropy", "sentence_avg": cfg.sentence_avg})
         return super().build_criterion(cfg, from_checkpoint)
 
@@ -187,7 +207,7 @@ class ConlluTask(FairseqTask):
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
-        """Load a split, and for ``fairseq-generate``, the only caller that gives the checkpoint's task, its file."""
+        """Load a split, and for ``fairseq-generate``, which gives the checkpoint's task as well, its file."""
         impl = self.cfg.dataset_impl
         columns = {
             name: self.bin.column(name, split, dictionary, impl) for name, dictionary in self.dictionaries.items()
@@ -199,8 +219,11 @@ class ConlluTask(FairseqTask):
             raise ValueError(f"{self.bin.conllu(split)}: there is not one sentence in it")
         characters = columns.pop("char", None)
         labels = self.load_labels(split)
-        if labels is None and split == "train":
-            raise ValueError(f"{self.bin.conllu(split)}: its sentences have no heads to learn")
+        if labels is None and task_cfg is None:
+            raise ValueError(
+                f"{self.bin.conllu(split)}: its sentences have no heads to learn from or to validate on "
+                "(--disable-validation trains without)"
+            )
         self.datasets[split] = self.make_dataset(
             {name: WithoutEnd(column) for name, column in columns.items()},
             None if characters is None else Words(characters, self.dictionaries["char"]),
@@ -248,6 +271,11 @@ class ConlluTask(FairseqTask):
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """One pass for labellers, beam search for encoder-decoders."""
+        for name in ("score_reference", "constraints"):
+            if getattr(args, name, None):
+                raise ValueError(f"--{name.replace('_', '-')} has no meaning for labels")
+        if len({model.predicts_end for model in models}) > 1:
+            raise ValueError("an ensemble is made of labellers or of encoder-decoders, not of both")
         if not models[0].predicts_end:
             return LabelGenerator(models, str(self.cfg.dbrnn_output))
         if str(self.cfg.dbrnn_output) != "combined":
@@ -269,8 +297,8 @@ class ConlluTask(FairseqTask):
             for index, prediction in zip(sample["id"].tolist(), predictions):
                 self.output.put(index, prediction["columns"])
         elif "sentences" in sample:
-            for sentence, prediction in zip(sample["sentences"], predictions):
-                self.show(sentence.with_columns(**prediction["columns"]))
+            self.waiting.answer(sample, [prediction["columns"] for prediction in predictions])
+            self.show(self.waiting.ready())
         return hypotheses
 
     def predict(self, generator, models, sample, prefix_tokens=None, constraints=None):
@@ -314,6 +342,8 @@ class ConlluTask(FairseqTask):
         return found
 
     def valid_step(self, sample, model, criterion):
+        if sample["target"] is None:
+            raise ValueError(f"{self.output.original}: its sentences have no heads to compare with")
         loss, sample_size, logging_output = super().valid_step(sample, model, criterion)
         if self.validation_generator is None:
             self.validation_generator = self.build_generator([self.model], Namespace(beam=1))

@@ -33,6 +33,9 @@ class Scores:
     def result_string(self) -> str:
         return self.task.summary()
 
+    def __deepcopy__(self, memo) -> Scores:
+        return self  # an EMA copies the model with its dictionaries, which hold this
+
 
 class LabelGenerator(nn.Module):
     """Labels of models that put out all of them at once: the best label at each position.
@@ -110,27 +113,28 @@ class LabelSequenceGenerator(SequenceGenerator):
     def __init__(self, models, tgt_dict, **kwargs) -> None:
         super().__init__(models, tgt_dict, **kwargs)
         self.allowed: Dict[int, Tensor] = {}
+        self.lengths: Dict[int, int] = {}
         self.unrestricted = self.search.step
         self.search.step = self.restricted
         self.search.stop_on_max_len = True  # with few allowed labels a wide beam may not fill up
 
     def restricted(self, step, lprobs, scores=None, prev_output_tokens=None, original_batch_idxs=None, **kwargs):
         """One step of the search, other labels than the allowed ones at -inf; behind the last position only the end."""
-        if self.allowed:
-            for row, sentence in enumerate(original_batch_idxs.tolist()):
-                allowed = self.allowed[sentence]
-                if step < len(allowed):
-                    lprobs[row].masked_fill_(~allowed[step].to(lprobs.device), -math.inf)
-                else:
-                    end = lprobs[row, :, self.eos].clone()
-                    lprobs[row].fill_(-math.inf)
-                    lprobs[row, :, self.eos] = end
+        for row, sentence in enumerate(original_batch_idxs.tolist()):
+            if step >= self.lengths[sentence]:
+                end = lprobs[row, :, self.eos].clone()
+                lprobs[row].fill_(-math.inf)
+                lprobs[row, :, self.eos] = end
+            elif self.allowed:
+                lprobs[row].masked_fill_(~self.allowed[sentence][step].to(lprobs.device), -math.inf)
         return self.unrestricted(step, lprobs, scores, prev_output_tokens, original_batch_idxs, **kwargs)
 
     @torch.no_grad()
     def generate(self, models, sample: dict, allowed: Optional[List[Tensor]] = None, **kwargs) -> List[List[dict]]:
         """As fairseq's; *allowed* as in :meth:`LabelGenerator.generate`."""
-        self.allowed = {} if allowed is None else dict(zip(sample["id"].tolist(), allowed))
+        sentences = sample["id"].tolist()
+        self.allowed = {} if allowed is None else dict(zip(sentences, allowed))
+        self.lengths = dict(zip(sentences, sample["net_input"]["target_lengths"].tolist()))
         return super().generate(models, sample, **kwargs)
 
     @torch.no_grad()
