@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from argparse import Namespace
 from types import SimpleNamespace
 
 import numpy as np
@@ -488,12 +487,6 @@ def test_settings_of_a_checkpoint(parsing):
     message = "--head-encoding offset: the checkpoint was trained with --head-encoding upos"
     with pytest.raises(ValueError, match=message):
         given.load_state_dict(stored)
-
-
-def test_generators_that_do_not_fit(parsing):
-    model = SimpleNamespace(predicts_end=True)
-    with pytest.raises(ValueError, match="--dbrnn-output backward: only the DBRNN has that output"):
-        parsing(dbrnn_output="backward").build_generator([model], Namespace(beam=1))
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------

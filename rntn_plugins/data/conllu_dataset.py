@@ -53,6 +53,7 @@ class Labels:
     targets: Tensor  # [L]
     heads: Optional[Tensor] = None  # [n], 0 to n (parsing)
     relations: Optional[Tensor] = None  # [n] (parsing)
+    names: Optional[List[str]] = None  # of the relations, where some are unknown to the dictionary
 
 
 class ConlluDataset(FairseqDataset):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Iterable, List
 
 from rntn_plugins.data.conllu import ConlluError, Sentence, parse_conllu, sentence_from_words
+
+logger = logging.getLogger(__name__)
 
 
 class ConlluLines:
@@ -46,5 +49,7 @@ class ConlluLines:
             sentences = parse_conllu(text, "input").sentences
         except ConlluError as error:
             raise ConlluError(error.malformed._replace(line=error.malformed.line + before)) from None
+        if not sentences:
+            logger.warning(f"input:{before + 1}: comments without words are left out")
         self.sentences += len(sentences)
         return sentences

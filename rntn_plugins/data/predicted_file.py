@@ -29,11 +29,13 @@ class PredictedFile:
         self.wanted = wanted
         self.path = f"{self.path}.{shard}"
 
-    def put(self, index: int, columns: Dict[str, List]) -> None:
-        """What the columns of a sentence become; with the last one the file is written."""
+    def put(self, index: int, columns: Dict[str, List]) -> bool:
+        """What the columns of a sentence become; with the last one the file is written. Whether it was."""
         self.columns[index] = columns
-        if len(self.columns) == len(self.wanted):
+        complete = len(self.columns) == len(self.wanted)
+        if complete:
             self.write()
+        return complete
 
     def write(self) -> None:
         treebank = read_conllu(self.original)

@@ -18,14 +18,10 @@ from rntn_plugins.symbols import is_filler
 
 
 @dataclass
-class Seq2SeqConfig(SentenceModelConfig):
+class Seq2SeqAttentionConfig(SentenceModelConfig):
     bidirectional_encoder: bool = flag(
-        False, "read the sentence in both directions; the decoder starts from the forward direction's state"
+        False, "attend to both directions of a bidirectional encoder; the decoder starts from the forward one's state"
     )
-
-
-@dataclass
-class Seq2SeqAttentionConfig(Seq2SeqConfig):
     attention_size: Optional[int] = flag(None, "A: size of the attention's hidden layer (default: --hidden-size)")
 
 
@@ -39,10 +35,10 @@ class SentenceEncoder(FairseqEncoder):
         super().__init__(task.source_dictionary)
         self.fixed_length = task.fixed_length
         self.embed = SentenceEmbedding(cfg, task)
-        self.filler = nn.Parameter(torch.zeros(self.embed.output_size))
+        self.filler = None if self.fixed_length is None else nn.Parameter(torch.zeros(self.embed.output_size))
         between = dropout_at(cfg, "between")
         sizes = [self.embed.output_size]
-        if cfg.bidirectional_encoder:
+        if getattr(cfg, "bidirectional_encoder", False):
             sizes += [2 * cfg.hidden_size] * (cfg.layers - 1)
             self.stack = BidirectionalStack(list(zip(cells(sizes), cells(sizes))), between)
             self.output_size = self.stack.output_size
@@ -77,9 +73,8 @@ class SentenceEncoder(FairseqEncoder):
     def reorder_encoder_out(self, encoder_out: Dict[str, List[Tensor]], new_order: Tensor):
         """Beam search: row i goes on from what was row ``new_order[i]``."""
         return {
-            "memory": [tensor.index_select(1, new_order) for tensor in encoder_out["memory"]],
-            "mask": [tensor.index_select(1, new_order) for tensor in encoder_out["mask"]],
-            "carry": [tensor.index_select(0, new_order) for tensor in encoder_out["carry"]],
+            name: [tensor.index_select(0 if name == "carry" else 1, new_order) for tensor in tensors]
+            for name, tensors in encoder_out.items()
         }
 
     def max_positions(self) -> int:
@@ -181,10 +176,11 @@ class Seq2Seq(FairseqEncoderDecoderModel):
     """Sequence to sequence (Sutskever et al. 2014), one cell in encoder and decoder."""
 
     cell: str = ""
-    Config = Seq2SeqConfig
+    Config = SentenceModelConfig
     Decoder = LabelDecoder
     #: the last of its labels is the end symbol
     predicts_end = True
+    outputs = ("combined",)
 
     @classmethod
     def build_model(cls, cfg, task):

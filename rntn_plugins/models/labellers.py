@@ -62,6 +62,8 @@ class Labeller(BaseFairseqModel):
     Config = LabellerConfig
     #: the decoders of fairseq expect an end symbol behind the labels; labellers do not put one out
     predicts_end = False
+    #: the names of its predictions
+    outputs = ("combined",)
 
     @classmethod
     def build_model(cls, cfg, task):
@@ -211,6 +213,7 @@ class DBRNN(Labeller):
     """
 
     Config = DBRNNConfig
+    outputs = ("combined", "forward", "backward")
 
     def build_middle(self, cfg, cells, kinds):
         check_range("upper_layers", cfg.upper_layers, 1)

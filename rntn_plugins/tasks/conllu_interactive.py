@@ -16,6 +16,7 @@ class Waiting:
         self.batches: Deque[dict] = deque()
         self.texts: Dict[int, str] = {}  # of what is read in one go, by number
         self.wanted = 0
+        self.asked = False
 
     def watch(self, dataset, sentences: List[Sentence]) -> None:
         """Keep the batches that a dataset of *sentences* makes."""
@@ -39,6 +40,7 @@ class Waiting:
 
     def answer(self, batch: dict, columns: List[dict]) -> None:
         """What the columns of the sentences of a batch become."""
+        self.asked = True
         for index, sentence, new in zip(batch["id"].tolist(), batch["sentences"], columns):
             self.texts[index] = sentence.with_columns(**new)
 

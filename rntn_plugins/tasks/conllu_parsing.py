@@ -1,6 +1,6 @@
 """Dependency parsing of CoNLL-U files as sequence labelling."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import List, Optional
 
 import numpy as np
@@ -88,7 +88,7 @@ class ConlluParsingTask(ConlluTask):
     # ---- gold --------------------------------------------------------------------------------------------------------
 
     def load_labels(self, split: str) -> Optional[List[Labels]]:
-        impl = self.cfg.dataset_impl
+        impl = self.impl
         columns = []
         for name in ("deprel", self.head_column, "head_position"):
             columns.append(self.bin.column(name, split, self.bin.dictionary(name), impl))
@@ -102,13 +102,16 @@ class ConlluParsingTask(ConlluTask):
         ):
             heads = torch.tensor([number[index] for index in position.tolist()])
             labels.append(Labels(torch.stack([relation, head], 1).view(-1), heads, relation))
+        if any(self._target.unk() in label.relations for label in labels):
+            sentences = read_conllu(self.bin.conllu(split)).sentences
+            labels = [replace(label, names=s.column("deprel")) for label, s in zip(labels, sentences)]
         return labels
 
     def load_tags(self, split: str) -> Optional[List[List[str]]]:
         if self.settings["head_encoding"] != "upos":
             return None
         tags = self.bin.dictionary("upos")
-        column = self.bin.column("upos", split, tags, self.cfg.dataset_impl)
+        column = self.bin.column("upos", split, tags, self.impl)
         if (sum(len(sentence) for sentence in column) - len(column)) and any(
             tags.unk() in sentence for sentence in column
         ):  # the names of unknown tags are not in the binarised data
@@ -209,14 +212,13 @@ class ConlluParsingTask(ConlluTask):
         found = super().count(sample, hypotheses, predictions)
         found["repaired"] = sum(prediction["repaired"] for prediction in predictions)
         for gold, prediction in zip(sample.get("gold", ()), predictions):
-            unknown = self._target.unk()
+            names = gold.names or [self._target[relation] for relation in gold.relations.tolist()]
             for head, relation, right, true in zip(
-                prediction["heads"], prediction["relations"], gold.heads.tolist(), gold.relations.tolist()
+                prediction["heads"], prediction["relations"], gold.heads.tolist(), names
             ):
                 found["words"] += 1
                 found["right_heads"] += head == right
-                if head == right and true != unknown:
-                    found["right_arcs"] += same_relation(relation, self._target[true])
+                found["right_arcs"] += head == right and same_relation(relation, true)
         return found
 
     def summary(self) -> str:

@@ -37,11 +37,13 @@ class ConlluTaggingTask(ConlluTask):
         tags = self.bin.dictionary(self.tag_column)
         for index in range(tags.nspecial, len(tags)):
             target.add_symbol(tags[index], n=tags.count[index])
+        if target.symbols[target.nspecial :] == ["_"]:
+            raise ValueError(f"{self.bin.folder}: the treebank has no {self.tag_column.upper()}, only _")
         self.label_kinds = torch.ones(1, len(target), dtype=torch.bool)
         self.label_kinds[:, [target.bos(), target.pad(), target.eos()]] = False
 
     def load_labels(self, split: str) -> Optional[List[Labels]]:
-        tags = self.bin.column(self.tag_column, split, self._target, self.cfg.dataset_impl)
+        tags = self.bin.column(self.tag_column, split, self._target, self.impl)
         return None if tags is None else [Labels(sentence) for sentence in WithoutEnd(tags)]
 
     def allowed_labels(self, sample, row):

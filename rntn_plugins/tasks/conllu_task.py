@@ -1,5 +1,6 @@
 """What tagging and parsing of CoNLL-U files share."""
 
+import atexit
 import logging
 import os
 from argparse import Namespace
@@ -75,8 +76,10 @@ class ConlluTask(FairseqTask):
 
     def __init__(self, cfg) -> None:
         super().__init__(cfg)
-        if str(cfg.dataset_impl or "mmap") not in ("mmap", "lazy", "cached", "raw"):
-            raise ValueError(f"--dataset-impl {cfg.dataset_impl} is not for columns of symbols")
+        impl = plain(cfg.dataset_impl)
+        self.impl = (
+            None if impl is None or impl.startswith("${") else impl
+        )  # an interpolation outside of fairseq's configs
         self.given = {name: plain(getattr(cfg, name)) for name in self.SETTINGS}
         if self.given["input_columns"] is not None:
             self.given["input_columns"] = ",".join(part.strip() for part in self.given["input_columns"].split(","))
@@ -165,7 +168,7 @@ class ConlluTask(FairseqTask):
 
     def count_source_symbols(self) -> Optional[Tensor]:
         """How often each symbol of the source column occurs in training, ``[V]``; ``None`` without training data."""
-        column = self.bin.column(self.source_column, "train", self._source, self.cfg.dataset_impl)
+        column = self.bin.column(self.source_column, "train", self._source, self.impl)
         if column is None:
             return None
         symbols = torch.cat([column[index][:-1] for index in range(len(column))]).long()
@@ -173,7 +176,7 @@ class ConlluTask(FairseqTask):
 
     def count_labels(self) -> Optional[Tensor]:
         """How often each label occurs in training, ``[V]``, the end once a sentence; ``None`` without training data."""
-        column = self.bin.column(self.source_column, "train", self._source, self.cfg.dataset_impl)
+        column = self.bin.column(self.source_column, "train", self._source, self.impl)
         if column is None:
             return None
         counts = torch.tensor(self._target.count)
@@ -187,6 +190,8 @@ class ConlluTask(FairseqTask):
         self.model = super().build_model(cfg, from_checkpoint)
         if not hasattr(self.model, "predicts_end"):
             raise ValueError(f"--task {self.cfg._name} needs one of this package's macro models, e.g. --arch brnn_lstm")
+        if str(self.cfg.dbrnn_output) not in self.model.outputs:
+            raise ValueError(f"--dbrnn-output {self.cfg.dbrnn_output}: only the DBRNN has that output")
         return self.model
 
     def build_criterion(self, cfg, from_checkpoint=False):
@@ -208,7 +213,7 @@ class ConlluTask(FairseqTask):
 
     def load_dataset(self, split, epoch=1, combine=False, task_cfg=None, **kwargs):
         """Load a split, and for ``fairseq-generate``, which gives the checkpoint's task as well, its file."""
-        impl = self.cfg.dataset_impl
+        impl = self.impl
         columns = {
             name: self.bin.column(name, split, dictionary, impl) for name, dictionary in self.dictionaries.items()
         }
@@ -258,10 +263,21 @@ class ConlluTask(FairseqTask):
         """Parts of speech of a split, where the labels need them."""
         return None
 
-    def get_batch_iterator(self, dataset, *args, num_shards=1, shard_id=0, **kwargs):
-        """fairseq's iterator, no remainder dropped; in generation the output learns which sentences will come."""
+    def get_batch_iterator(self, dataset, max_tokens=None, *args, num_shards=1, shard_id=0, **kwargs):
+        """fairseq's iterator, no remainder dropped; in generation the output learns which sentences will come.
+
+        Raises:
+            ValueError: a sentence has more labels than *max_tokens*.
+        """
+        if max_tokens is not None and len(dataset):
+            longest = int(dataset.words.argmax())
+            if dataset.num_tokens(longest) > max_tokens:
+                labels = dataset.num_tokens(longest)
+                raise ValueError(f"--max-tokens {max_tokens}: sentence {longest + 1} has {labels} labels")
         kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
-        batches = super().get_batch_iterator(dataset, *args, num_shards=num_shards, shard_id=shard_id, **kwargs)
+        batches = super().get_batch_iterator(
+            dataset, max_tokens, *args, num_shards=num_shards, shard_id=shard_id, **kwargs
+        )
         if self.output is not None and num_shards > 1:
             mine = batches.frozen_batches[shard_id::num_shards]
             self.output.only({int(index) for batch in mine for index in batch}, f"{shard_id + 1}-of-{num_shards}")
@@ -271,15 +287,14 @@ class ConlluTask(FairseqTask):
 
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """One pass for labellers, beam search for encoder-decoders."""
-        for name in ("score_reference", "constraints"):
-            if getattr(args, name, None):
+        for name, off in (("score_reference", False), ("constraints", None), ("match_source_len", False),
+                          ("diverse_beam_groups", -1)):  # fmt: skip
+            if getattr(args, name, off) != off:
                 raise ValueError(f"--{name.replace('_', '-')} has no meaning for labels")
         if len({model.predicts_end for model in models}) > 1:
             raise ValueError("an ensemble is made of labellers or of encoder-decoders, not of both")
         if not models[0].predicts_end:
             return LabelGenerator(models, str(self.cfg.dbrnn_output))
-        if str(self.cfg.dbrnn_output) != "combined":
-            raise ValueError(f"--dbrnn-output {self.cfg.dbrnn_output}: only the DBRNN has that output")
         lengths = {"max_len_a": self.labels_per_word, "max_len_b": 0}  # fairseq: at most 200, however long the sentence
         given = vars(args) if isinstance(args, Namespace) else dict(args)
         return super().build_generator(
@@ -295,8 +310,11 @@ class ConlluTask(FairseqTask):
         self.totals += self.count(sample, hypotheses, predictions)
         if self.output is not None:
             for index, prediction in zip(sample["id"].tolist(), predictions):
-                self.output.put(index, prediction["columns"])
+                if self.output.put(index, prediction["columns"]):
+                    logger.info(self.summary())
         elif "sentences" in sample:
+            if not self.waiting.asked:
+                atexit.register(lambda: logger.info(self.summary()))
             self.waiting.answer(sample, [prediction["columns"] for prediction in predictions])
             self.show(self.waiting.ready())
         return hypotheses
@@ -332,7 +350,8 @@ class ConlluTask(FairseqTask):
 
     def count(self, sample, hypotheses, predictions) -> Counter:
         """Numbers to add up over sentences; ``label_accuracy`` is right / labels over the gold labels."""
-        found = Counter(sentences=len(predictions))
+        found = Counter(dict.fromkeys(self.COUNTS, 0))  # the same keys on all workers, whatever is right
+        found["sentences"] = len(predictions)
         for row, gold in enumerate(sample.get("gold", ())):
             tokens = hypotheses[row][0]["tokens"].cpu()
             target = gold.targets[: int(sample["net_input"]["target_lengths"][row])]
@@ -375,6 +394,8 @@ class ConlluTask(FairseqTask):
         """A dataset of sentences."""
         if constraints is not None:
             raise ValueError("--constraints has no meaning for labels")
+        if not all(isinstance(sentence, Sentence) for sentence in sentences):
+            raise ValueError("labels are for sentences with columns: use fairseq-interactive or fairseq-generate")
 
         def encode(sentence, column):
             dictionary = self.dictionaries[column]

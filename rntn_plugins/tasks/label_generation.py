@@ -114,6 +114,7 @@ class LabelSequenceGenerator(SequenceGenerator):
         super().__init__(models, tgt_dict, **kwargs)
         self.allowed: Dict[int, Tensor] = {}
         self.lengths: Dict[int, int] = {}
+        self.prefix = 0
         self.unrestricted = self.search.step
         self.search.step = self.restricted
         self.search.stop_on_max_len = True  # with few allowed labels a wide beam may not fill up
@@ -121,6 +122,8 @@ class LabelSequenceGenerator(SequenceGenerator):
     def restricted(self, step, lprobs, scores=None, prev_output_tokens=None, original_batch_idxs=None, **kwargs):
         """One step of the search, other labels than the allowed ones at -inf; behind the last position only the end."""
         for row, sentence in enumerate(original_batch_idxs.tolist()):
+            if step < self.prefix:
+                continue  # these labels are given, whatever they are
             if step >= self.lengths[sentence]:
                 end = lprobs[row, :, self.eos].clone()
                 lprobs[row].fill_(-math.inf)
@@ -135,6 +138,8 @@ class LabelSequenceGenerator(SequenceGenerator):
         sentences = sample["id"].tolist()
         self.allowed = {} if allowed is None else dict(zip(sentences, allowed))
         self.lengths = dict(zip(sentences, sample["net_input"]["target_lengths"].tolist()))
+        prefix = kwargs.get("prefix_tokens")
+        self.prefix = 0 if prefix is None else prefix.size(1)
         return super().generate(models, sample, **kwargs)
 
     @torch.no_grad()

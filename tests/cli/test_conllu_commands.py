@@ -371,7 +371,9 @@ def interactive(model, data, name, text, *options, fails=False, run=inside):
 
 def conllu_of(output: str) -> str:
     return "".join(
-        f"{line}\n" for line in output.split("\n")[:-1] if not re.match(r"[SWHDP]-\d+\t|\d{4}-.*\| INFO \|", line)
+        f"{line}\n"
+        for line in output.split("\n")[:-1]
+        if not re.match(r"[SWHDP]-\d+\t|\d{4}-.*\| (INFO|WARNING) \|", line)
     )
 
 

@@ -229,14 +229,17 @@ def previous_labels(lengths):
     return [np.concatenate([[EOS], generator.integers(4, 10, int(length))]) for length in lengths]
 
 
-@pytest.mark.parametrize("macro", ["seq2seq", "seq2seq_attention"])
-@pytest.mark.parametrize("cell", sorted(STEPS))
+ENCODERS = [{}, {"layers": 2}, {"fixed_length": 6}]
+BIDIRECTIONAL = [{"bidirectional_encoder": True, "layers": 2}, {"fixed_length": 6, "bidirectional_encoder": True}]
+
+
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"layers": 2}, {"bidirectional_encoder": True, "layers": 2}, {"fixed_length": 6},
-     {"fixed_length": 6, "bidirectional_encoder": True}],
+    "macro, settings",
+    [("seq2seq", settings) for settings in ENCODERS]
+    + [("seq2seq_attention", settings) for settings in ENCODERS + BIDIRECTIONAL],
     ids=str,
-)  # fmt: skip
+)
+@pytest.mark.parametrize("cell", sorted(STEPS))
 def test_encoder_decoder_follows_the_paper(macro, cell, settings):
     settings = dict(settings)
     task = Task("interleaved", settings.pop("fixed_length", None))
@@ -257,7 +260,7 @@ def test_encoder_decoder_follows_the_paper(macro, cell, settings):
             seen = looks.shape[1]
             np.testing.assert_allclose(extra["attn"][row, : len(labels), :seen].numpy(), looks, **TOLERANCE)
             assert not extra["attn"][row, : len(labels), seen:].any()
-            assert looks.std() > 0.01 or seen == 1
+            assert looks.std() > 0.005 or seen == 1
         else:
             assert extra["attn"] is None
 
