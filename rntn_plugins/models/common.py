@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import INITIALISATIONS, Cell, fill_
 from rntn_plugins.layers.attention import AdditiveAttention
-from rntn_plugins.layers.characters import CharacterConvolution
+from rntn_plugins.layers.characters import CharacterConvolution, CharacterLSTM
 from rntn_plugins.models.recurrent_decoder import fingerprint
 from rntn_plugins.models.settings import check_range, flag
 
@@ -23,8 +23,11 @@ class SentenceModelConfig(FairseqDataclass):
     embed_dim: int = flag(256, "size E of the embeddings of lemmas, forms and decoder inputs")
     tag_embed_dim: int = flag(64, "size of the embeddings of UPOS and XPOS as inputs")
     char_embed_dim: int = flag(32, "size of the embeddings of characters")
-    char_filters: int = flag(64, "filters of the character convolution: the size of what it adds to a word's vector")
-    char_width: int = flag(3, "how many characters a filter sees")
+    char_encoder: ChoiceEnum(["convolution", "lstm"]) = flag(
+        "convolution", "how a word's characters become a vector: a convolution, or an LSTM in both directions"
+    )
+    char_filters: int = flag(64, "size of the vector of a word's characters: the filters of the convolution")
+    char_width: int = flag(3, "how many characters a filter of the convolution sees")
     freeze_vectors: bool = flag(False, "do not train pretrained vectors that the data folder holds")
     hidden_size: int = flag(256, "H: units of every recurrent layer, in each direction")
     layers: int = flag(1, "number of recurrent layers (of the DBRNN's lower part, of encoder and decoder each)")
@@ -116,9 +119,11 @@ class SentenceEmbedding(nn.Module):
         self.characters = None
         if "char" in task.input_columns:
             symbols = dictionaries["char"]
-            self.characters = CharacterConvolution(
-                len(symbols), symbols.pad(), cfg.char_embed_dim, cfg.char_filters, cfg.char_width
-            )
+            sizes = (len(symbols), symbols.pad(), cfg.char_embed_dim, cfg.char_filters)
+            if str(cfg.char_encoder) == "lstm":
+                self.characters = CharacterLSTM(*sizes)
+            else:
+                self.characters = CharacterConvolution(*sizes, cfg.char_width)
             self.output_size += cfg.char_filters
         self.dropout = nn.Dropout(dropout_at(cfg, "embedding"))
         self.check = DictionaryCheck({**dictionaries, "labels": task.target_dictionary})
@@ -162,7 +167,7 @@ class SentenceEmbedding(nn.Module):
 def initialise(model: nn.Module, scheme: str, scale: float) -> None:
     """Fill the weights of cells, embeddings, linear layers and attentions; biases and padding with zero.
 
-    Pretrained vectors, poolings and the character convolution keep what they have.
+    Pretrained vectors, poolings and the character encoders keep what they have.
     """
     around = (scheme, scale) if scheme != "orthogonal" else ("uniform", 0.1)
     inside_cells = {id(part) for cell in model.modules() if isinstance(cell, Cell) for part in cell.modules()}

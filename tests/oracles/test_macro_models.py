@@ -289,7 +289,7 @@ def test_additive_attention_follows_the_paper():
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5])
 def test_character_convolution_follows_the_paper(width):
-    convolution = CharacterConvolution(symbols=9, pad=PAD, embed_dim=3, filters=4, width=width).double()
+    convolution = CharacterConvolution(symbols=9, pad=PAD, embed_dim=3, size=4, width=width).double()
     randomise(convolution, 9)
     words = [[4, 5, 6], [], [7], [8, 8, 4, 5, 6, 7, 4], [4, 5, 6], [5, 4]]
     characters = padded(words)
