@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -418,6 +419,19 @@ def test_scores_of_parses(parsing):
         "label accuracy 62.50 %, UAS 100.00 %, LAS 50.00 % (4 words), repaired 0 of 1 sentences (0.00 %)"
     )
     assert parsing().summary() == "repaired 0 of 0 sentences (0.00 %)"
+    named = replace(gold, names=["nmod:poss", "root", "obj", "obj:new"])  # unseen in training, but it is an obj
+    assert task.count({**sample, "gold": [named]}, [[{"tokens": tokens}]], [prediction])["right_arcs"] == 3
+
+
+def test_all_workers_count_the_same(parsing):
+    """fairseq adds up what workers log, so the names must not depend on what a batch gets right."""
+    task = parsing()
+    sample = {**sample_of(task, 2), "gold": [gold_of(task, ["root", "obj"], [0, 1])]}
+    names = []
+    for found in (["root", "0", "obj", "1"], ["nmod", "2", "root", "0"]):
+        tokens = torch.tensor([task.target_dictionary.index(name) for name in found])
+        names.append(set(task.count(sample, [[{"tokens": tokens}]], [predicted(task, found)])))
+    assert names[0] == names[1] == set(task.COUNTS)
 
 
 def test_words_cut_off_count(parsing):
