@@ -37,7 +37,9 @@ def test_fairseq_names_are_not_shadowed():
 
 
 def test_an_option_named_like_a_shared_setting_is_refused():
-    from rntn_plugins.models.recurrent_lm import config_class
+    from rntn_plugins.models.common import SentenceModelConfig
+    from rntn_plugins.models.recurrent_lm import RecurrentLMConfig
+    from rntn_plugins.models.settings import config_class
 
     class Clashing(get_cell("gru")):
         @dataclasses.dataclass
@@ -46,8 +48,11 @@ def test_an_option_named_like_a_shared_setting_is_refused():
 
     register_cell("clashing")(Clashing)
     try:
-        with pytest.raises(ValueError, match="its option layers has the name of a setting of all language models"):
-            config_class("clashing_lm", "clashing")
+        for shared in (RecurrentLMConfig, SentenceModelConfig):
+            with pytest.raises(
+                ValueError, match="its option layers has the name of a setting that all its models share"
+            ):
+                config_class("clashing_lm", shared, "clashing")
     finally:
         registry._CELLS.pop("clashing")
 
