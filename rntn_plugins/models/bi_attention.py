@@ -10,13 +10,13 @@ from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive
 from rntn_plugins.layers.bidirectional import reverse_valid
 from rntn_plugins.layers.recurrent import RecurrentStack
-from rntn_plugins.models.common import dropout_at
-from rntn_plugins.models.labellers import Labeller, LabellerConfig, LabelScores, build_bidirectional
+from rntn_plugins.models.common import SentenceModelConfig, dropout_at
+from rntn_plugins.models.labellers import Labeller, LabelScores, build_bidirectional
 from rntn_plugins.models.settings import check_range, flag
 
 
 @dataclass
-class BiAttentionConfig(LabellerConfig):
+class BiAttentionConfig(SentenceModelConfig):
     attention_size: Optional[int] = flag(None, "A: size of the attention's hidden layer (default: --hidden-size)")
 
 

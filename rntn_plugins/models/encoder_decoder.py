@@ -7,7 +7,7 @@ import torch
 from fairseq.models import FairseqEncoder, FairseqEncoderDecoderModel, FairseqIncrementalDecoder
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Carry, carry_tensors, map_carry, zip_carry
+from rntn_plugins.cells.base import Carry, carry_tensors, map_carry
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.bidirectional import BidirectionalStack
@@ -82,6 +82,17 @@ class SentenceEncoder(FairseqEncoder):
         return int(1e6)
 
 
+def continued(own: Carry, tensors: List[Tensor]) -> Carry:
+    """A carry whose vectors are the encoder's last ones (a flat list); its counters stay as they are."""
+    given = iter(tensors)
+
+    def choose(mine: Tensor) -> Tensor:
+        last = next(given)
+        return last if last.is_floating_point() else mine
+
+    return map_carry(choose, own)
+
+
 class LabelDecoder(FairseqIncrementalDecoder):
     """Predicts a label from the labels before it, starting from the encoder's last state (Sutskever et al. 2014)."""
 
@@ -101,9 +112,7 @@ class LabelDecoder(FairseqIncrementalDecoder):
 
     def initial_carry(self, encoder_out: dict) -> Carry:
         """The encoder's state where it is a vector; counters (of positions, of time steps) start anew."""
-        own = self.network.initial_carry(encoder_out["mask"][0].size(1))
-        given = iter(encoder_out["carry"])
-        return zip_carry(lambda a, b: b if b.is_floating_point() else a, own, map_carry(lambda _: next(given), own))
+        return continued(self.network.initial_carry(encoder_out["mask"][0].size(1)), encoder_out["carry"])
 
     def run(self, x: Tensor, tokens: Tensor, encoder_out: dict, carry: Carry):
         """``[T, B, E]`` to outputs ``[T, B, H']``, attention weights ``[T, S, B]`` or ``None``, and the carry."""
@@ -160,10 +169,8 @@ class AttentiveLabelDecoder(LabelDecoder):
 
     def initial_carry(self, encoder_out):
         memory = encoder_out["memory"][0]
-        own, context = self.network.initial_carry(*memory.shape[1:])
-        given = iter(encoder_out["carry"])
-        layers = zip_carry(lambda a, b: b if b.is_floating_point() else a, own, map_carry(lambda _: next(given), own))
-        return AttentiveCarry(layers, context)
+        layers, context = self.network.initial_carry(*memory.shape[1:])
+        return AttentiveCarry(continued(layers, encoder_out["carry"]), context)
 
     def run(self, x, tokens, encoder_out, carry):
         memory, mask = encoder_out["memory"][0], encoder_out["mask"][0]

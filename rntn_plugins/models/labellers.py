@@ -78,7 +78,7 @@ class Labeller(BaseFairseqModel):
         self.stretched = task.labels_per_word // self.per_step
         self.fixed_length = task.fixed_length
         self.pad, self.end = task.target_dictionary.pad(), task.target_dictionary.eos()
-        self.stretch = str(cfg.stretch)
+        self.stretch = str(getattr(cfg, "stretch", None))  # bi-attention never stretches
         for number, kind in enumerate(kinds):
             self.register_buffer(f"kind{number}", kind.nonzero().squeeze(1), persistent=False)
         self.embed = SentenceEmbedding(cfg, task)

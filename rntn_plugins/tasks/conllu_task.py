@@ -77,9 +77,8 @@ class ConlluTask(FairseqTask):
     def __init__(self, cfg) -> None:
         super().__init__(cfg)
         impl = plain(cfg.dataset_impl)
-        self.impl = (
-            None if impl is None or impl.startswith("${") else impl
-        )  # an interpolation outside of fairseq's configs
+        # outside of fairseq's own configuration nothing fills the interpolation in
+        self.impl = None if impl is None or impl.startswith("${") else impl
         self.given = {name: plain(getattr(cfg, name)) for name in self.SETTINGS}
         if self.given["input_columns"] is not None:
             self.given["input_columns"] = ",".join(part.strip() for part in self.given["input_columns"].split(","))

@@ -153,8 +153,8 @@ CASES = [
         {"layers": 2},
         {"fixed_length": 6},
         {"fixed_length": 10, "layers": 2},
-        *([{"stretch": "repeat"}, {"stretch": "repeat", "fixed_length": 6}] if layout == "interleaved" else []),
-        *([{"stretch": "repeat", "fixed_length": 12}] if layout == "interleaved" else []),
+        *([{"stretch": "repeat"}, {"stretch": "repeat", "fixed_length": 6}, {"stretch": "repeat", "fixed_length": 12}]
+          if layout == "interleaved" and macro != "bi_attention" else []),
         *([{"pooling": "probabilities"}, {"upper_layers": 2}, {"layers": 2, "upper_layers": 2,
            "pooling": "probabilities", "fixed_length": 8}] if macro == "dbrnn" else []),
     )
