@@ -626,6 +626,25 @@ def test_pretrained_vectors(data_with_vectors, macro, freeze):
     assert outputs(model.eval(), batch_of(task, [0]))["combined"].isfinite().any()
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.25])
+def test_words_that_training_lacks_are_unknown_but_for_their_vector(data_with_vectors, alpha):
+    """Such words have count 0; their own embeddings would be the random ones of the initialisation."""
+    with (data_with_vectors / "lemma" / "dict.txt").open("a") as file:
+        file.write("unseen 0\n")
+    table = np.load(data_with_vectors / "lemma" / "vectors.npy")
+    np.save(data_with_vectors / "lemma" / "vectors.npy", np.concatenate([table, table[4:5] * 2]))
+    task = make_task("tagging", data_with_vectors)
+    model = randomised(make_model(task, "brnn", word_dropout=alpha))
+    task.load_dataset("train")
+    sample = batch_of(task, range(24))
+    unseen, unknown = task.source_dictionary.index("unseen"), task.source_dictionary.unk()
+    sample["net_input"]["src_tokens"][:, 0] = unseen
+    read, known = watch(model.embed.embed["lemma"]), watch(model.embed.vectors["lemma"])
+    for train in (False, True):
+        model.train(train)(**sample["net_input"])
+        assert read.pop()[:, 0].eq(unknown).all() and known.pop()[:, 0].eq(unseen).all()
+
+
 def test_vectors_are_read(data_with_vectors):
     """Two tables, two predictions."""
     task = make_task("tagging", data_with_vectors)

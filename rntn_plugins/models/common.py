@@ -129,10 +129,11 @@ class SentenceEmbedding(nn.Module):
         self.check = DictionaryCheck({**dictionaries, "labels": task.target_dictionary})
         self.unknown = {column: dictionaries[column].unk() for column in self.columns}
         for column in self.columns:
-            if column not in TAG_COLUMNS and cfg.word_dropout:
-                counts = torch.tensor(dictionaries[column].count, dtype=torch.float)
-                share = cfg.word_dropout / (cfg.word_dropout + counts)
-                share[: dictionaries[column].nspecial] = 0
+            counts = torch.tensor(dictionaries[column].count, dtype=torch.float)
+            counts[: dictionaries[column].nspecial] = float("inf")
+            alpha = 0.0 if column in TAG_COLUMNS else cfg.word_dropout
+            share = (alpha / (alpha + counts)).nan_to_num(1.0)  # 1 for words that only have a pretrained vector
+            if share.any():
                 self.register_buffer(f"{column}_word_dropout", share, persistent=False)
 
     def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]):
@@ -150,9 +151,10 @@ class SentenceEmbedding(nn.Module):
             tokens = src_tokens if column == self.first else columns[column]
             share = getattr(self, f"{column}_word_dropout", None)
             dropped = tokens
-            if self.training and share is not None:
-                dropped = tokens.masked_fill(torch.rand(tokens.shape, device=tokens.device) < share[tokens],
-                                             self.unknown[column])  # fmt: skip
+            if share is not None:
+                odds = share[tokens]
+                hidden = torch.rand_like(odds) < odds if self.training else odds == 1
+                dropped = tokens.masked_fill(hidden, self.unknown[column])
             if column == self.first:
                 read = dropped
             parts.append(self.embed[column](dropped))
