@@ -1,0 +1,85 @@
+"""scripts/cluster_vectors.py: paths and prefixes by hand, the package's numbers, errors."""
+
+import gzip
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "cluster_vectors.py"
+SPEC = importlib.util.spec_from_file_location("cluster_vectors", SCRIPT)
+cluster_vectors = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(cluster_vectors)
+
+PATHS = "0010\tthe\t99\n0010\ta\t98\n0011\tan\n1100\tdog\t7\n\n111\tcat\t8\r\n110011\tthe\t1\n0010\tnew\u00a0york\n"
+
+
+def run(*arguments) -> int:
+    return cluster_vectors.main([str(argument) for argument in arguments])
+
+
+def read(path: Path):
+    """The header, and the vectors by word."""
+    header, *lines = (
+        (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode().splitlines()
+    )
+    return header, {line.split(" ")[0]: np.array(line.split(" ")[1:], dtype=int) for line in lines}
+
+
+@pytest.mark.parametrize("name", ["out.vec", "out.vec.gz"])
+def test_words_that_share_a_prefix_share_its_vector(tmp_path, capsys, name):
+    (tmp_path / "paths").write_text(PATHS, encoding="utf-8", newline="")
+    command = ["--paths", tmp_path / "paths", "--prefixes", 2, 4, "--size", 24, "--output", tmp_path / name]
+    assert run(*command) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path / name}: 6 words of 4 clusters, 48 values each\n"
+    header, found = read(tmp_path / name)
+    assert header == "6 48" and list(found) == ["the", "a", "an", "dog", "cat", "new\u00a0york"]
+    assert all(vector.shape == (48,) and set(vector) == {1, -1} for vector in found.values())
+    short, long = ({word: tuple(vector[part]) for word, vector in found.items()} for part in (slice(24), slice(24, 48)))
+    assert short["the"] == short["a"] == short["an"] != short["dog"] == short["cat"]
+    assert long["the"] == long["a"] == long["new\u00a0york"] and len(set(long.values())) == 4
+    assert not set(short.values()) & set(long.values())
+    before = (tmp_path / name).read_bytes()
+    assert run(*command) == 0 and (tmp_path / name).read_bytes() == before  # the same bytes every time
+    assert run(*command, "--seed", 2) == 0 and (tmp_path / name).read_bytes() != before
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["paths", name])
+
+
+def test_numbers_of_the_package(tmp_path, monkeypatch):
+    """Their lowest bit is the first of the path; 0 means no cluster."""
+    (tmp_path / "data").mkdir()
+    table = {"the": 0b01011, "rare": 0, "dog": 0b10, "\n\n": 5, "new york": 0b110}
+    (tmp_path / "data/en_lexeme_cluster.json.gz").write_bytes(gzip.compress(json.dumps(table).encode()))
+    (tmp_path / "__init__.py").touch()
+    package = type("package", (), {"__file__": str(tmp_path / "__init__.py")})
+    monkeypatch.setattr(cluster_vectors, "package", lambda name, extra: package)
+    assert cluster_vectors.table_paths("en") == {"the": "1101", "dog": "01", "new york": "011"}
+    assert run("--language", "en", "--output", tmp_path / "out.vec") == 0
+    header, found = read(tmp_path / "out.vec")
+    assert header == "3 64" and list(found) == ["the", "dog", "new\u00a0york"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("0010 the\n", ":1: not 'path <tab> word', the path of 0 and 1"),
+        ("0010\tthe\n012\ta\n", ":2: not 'path <tab> word', the path of 0 and 1"),
+        ("0010\t \n", ":1: not 'path <tab> word', the path of 0 and 1"),
+        ("\n", " is empty"),
+    ],
+)
+def test_wrong_paths(tmp_path, capsys, text, message):
+    (tmp_path / "paths").write_text(text)
+    assert run("--paths", tmp_path / "paths", "--output", tmp_path / "out.vec") == 2
+    assert capsys.readouterr().err == f"cluster_vectors: error: {tmp_path}/paths{message}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["paths"]
+
+
+def test_other_errors(tmp_path, capsys, monkeypatch):
+    assert run("--paths", tmp_path / "none", "--output", tmp_path / "out.vec") == 2
+    assert capsys.readouterr().err == f"cluster_vectors: error: {tmp_path}/none: No such file or directory\n"
+    monkeypatch.setitem(__import__("sys").modules, "spacy_lookups_data", None)
+    assert run("--language", "en", "--output", tmp_path / "out.vec") == 2
+    assert capsys.readouterr().err.endswith("pip install rntn-plugins[clusters]\n")
