@@ -150,6 +150,18 @@ class Cell(nn.Module):
         """One step of the paper: ``(output [B, H], new carry)``."""
         raise NotImplementedError
 
+    #: whether :meth:`fused` exists (for these options)
+    has_fused = False
+
+    def fused(
+        self, x: Tensor, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
+    ) -> Tuple[Tensor, Carry]:
+        """All steps by a kernel of :mod:`rntn_plugins.ops`: the same function as :meth:`project` and :meth:`step` in a loop.
+
+        Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1.
+        """
+        raise NotImplementedError
+
     def initial_carry(self, batch_size: int) -> Carry:
         """The state before the first step: zeros, on the parameters' device and of their type."""
         return Hidden(self.zeros(batch_size, self.hidden_size))

@@ -9,6 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, IdentityOrLinear, option
+from rntn_plugins.ops import elman as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -51,6 +53,13 @@ class Elman(Cell):
     def step(self, projected, carry):
         h = self.activation(projected + F.linear(carry.h, self.weight_hh))
         return h, Hidden(h)
+
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs, settings = (self.project(x), self.weight_hh), (str(self.options.activation),)
+        outputs, carry = run(ops.Elman, settings, inputs, carry, lengths)
+        return outputs, Hidden(*carry)
 
 
 class LinearState(NamedTuple):
@@ -96,3 +105,10 @@ class SRN(Cell):
     def step(self, projected, carry):
         c = projected + F.linear(carry.c, self.weight_cc)
         return self.activation(c), LinearState(c)
+
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs, settings = (self.project(x), self.weight_cc), (str(self.options.activation),)
+        outputs, carry = run(ops.SRN, settings, inputs, carry, lengths)
+        return outputs, LinearState(*carry)

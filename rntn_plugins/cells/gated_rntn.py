@@ -63,6 +63,8 @@ class GRURNTN(GRU):
 
     Options = GRURNTNOptions
 
+    has_fused = False
+
     def build(self) -> None:
         super().build()
         full = self.options.form == "full"

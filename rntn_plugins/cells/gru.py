@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, option
+from rntn_plugins.ops import gru as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 UPDATE_GATES = ("candidate", "previous")
@@ -78,3 +80,11 @@ class GRU(Cell):
         candidate = self.activation(projected[:, 2 * size :] + F.linear(r * carry.h, self.weight_hh))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = (self.project(x), self.weight_hh_gates, self.weight_hh)
+        settings = (str(self.options.activation), str(self.options.update_gate))
+        outputs, carry = run(ops.GRU, settings, inputs, carry, lengths)
+        return outputs, Hidden(*carry)

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Cell, option
+from rntn_plugins.ops import lstm as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 GATE_INPUTS = ("xh", "x")
@@ -79,6 +81,13 @@ class LSTM(Cell):
         h = torch.sigmoid(o) * torch.tanh(c)
         return h, HiddenAndCell(h, c)
 
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = [self.project(x)] if self.weight_hh is None else [self.project(x), self.weight_hh]
+        outputs, carry = run(ops.LSTM, (), inputs, carry, lengths)
+        return outputs, HiddenAndCell(*carry)
+
 
 PEEPHOLES = ("full", "diagonal")
 
@@ -127,6 +136,7 @@ class PeepholeLSTM(Cell):
         self.weight_c = self.matrix(2 * size if full else 2, size)
         self.weight_co = self.matrix(size if full else 1, size)
 
+    has_fused = False
     initialise = LSTM.initialise
     initial_carry = LSTM.initial_carry
 

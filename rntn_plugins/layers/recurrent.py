@@ -23,6 +23,9 @@ def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
+    #: how: 'naive', the cell's ``step`` in a loop; 'fused', its kernel; 'auto', the kernel where there is one
+    recurrence = "auto"
+
     def __init__(self, cell: Cell) -> None:
         super().__init__()
         self.cell = cell
@@ -44,6 +47,8 @@ class Recurrent(nn.Module):
             carry = self.cell.initial_carry(batch_size)
         if steps == 0:
             return x.new_zeros(0, batch_size, self.cell.hidden_size), carry
+        if self.recurrence != "naive" and self.cell.has_fused:
+            return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(x, tokens)
         shortest = steps if lengths is None else int(lengths.min())
         outputs: List[Tensor] = []

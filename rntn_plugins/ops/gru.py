@@ -1,0 +1,90 @@
+"""Fused gated recurrent unit."""
+
+from __future__ import annotations
+
+import torch
+
+from rntn_plugins.ops.activations import ACTIVATE, slope
+from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
+
+
+class GRU(Kernel):
+    """The GRU with the reset gate before the matrix: T16 (8)-(11).
+
+    Args:
+        activation: name of f.
+        update_gate: ``candidate``, h_t = (1-z) h_{t-1} + z h~, or ``previous``, the other way round.
+
+    Inputs: x ``[T, B, 3H]`` (reset, update, candidate), W of the gates ``[2H, H]``, W of the candidate ``[H, H]``.
+    Carry: h.
+    """
+
+    saved = ("hs", "rz", "gated", "candidates")
+
+    def __init__(self, activation: str, update_gate: str) -> None:
+        self.activation, self.update_gate = activation, update_gate
+
+    def start(self, carry, keep):
+        x, gates, candidate = self.inputs
+        batch, size = carry[0].shape
+        self.hs = output_state(self, carry[0])
+        self.states = (steps_of(self.hs),)
+        self.rz = every_step(self, keep, batch, 2 * size)
+        self.gated = every_step(self, keep, batch, size)
+        self.candidates = every_step(self, keep, batch, size)
+        parts = (*x.split([2 * size, size], dim=-1), self.rz, *self.rz.chunk(2, dim=-1), self.gated, self.candidates)
+        self.each = list(zip(*(part.unbind(0) for part in parts)))
+        self.gates_t, self.candidate_t, self.activate = gates.t(), candidate.t(), ACTIVATE[self.activation]
+
+    def step(self, t):
+        h, after = self.states[0][t], self.states[0][t + 1]
+        x_rz, x_h, rz, r, z, gated, candidate = self.each[t]
+        torch.addmm(x_rz, h, self.gates_t, out=rz).sigmoid_()
+        torch.mul(r, h, out=gated)
+        self.activate(self.candidate_part(t, x_h, gated, candidate))
+        if self.update_gate == "candidate":
+            torch.lerp(h, candidate, z, out=after)
+        else:
+            torch.lerp(candidate, h, z, out=after)
+
+    def candidate_part(self, t, x, gated, out):
+        """The candidate's pre-activation, into *out*."""
+        return torch.addmm(x, gated, self.candidate_t, out=out)
+
+    def start_back(self, needs):
+        before = self.hs[:-1]
+        size = before.size(-1)
+        r, z = self.rz.chunk(2, dim=-1)
+        share = z if self.update_gate == "candidate" else 1 - z  # of the candidate
+        self.from_candidate = slope(self.activation, self.candidates).mul_(share)
+        self.from_update = (self.candidates - before).mul_(share).mul_(1 - share)
+        if self.update_gate != "candidate":
+            self.from_update.neg_()
+        self.from_reset = slope("sigmoid", r).mul_(before)
+        self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
+        parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], 1 - share, r,
+                 self.from_candidate, self.from_update, self.from_reset)  # fmt: skip
+        self.each = list(zip(*(part.unbind(0) for part in parts)))
+        self.d_gated = before.new_empty(before.shape[1:])
+
+    def back(self, t, d_states, d_output):
+        d_h = d_states[0]
+        d_r, d_z, d_c, d_rz, keep, r, from_candidate, from_update, from_reset = self.each[t]
+        torch.mul(d_h, from_candidate, out=d_c)
+        torch.mul(d_h, from_update, out=d_z)
+        d_gated = self.candidate_back(t, d_c)
+        torch.mul(d_gated, from_reset, out=d_r)
+        d_h.mul_(keep).addcmul_(d_gated, r).addmm_(d_rz, self.inputs[1])
+
+    def candidate_back(self, t, d_candidate):
+        """The gradient of r ⊙ h from that of the candidate's pre-activation."""
+        return torch.mm(d_candidate, self.inputs[2], out=self.d_gated)
+
+    def finish(self):
+        size = self.gated.size(-1)
+        d_flat = flat(self.d_x)
+        return (
+            self.d_x,
+            d_flat[:, : 2 * size].t() @ flat(self.hs[:-1]),
+            d_flat[:, 2 * size :].t() @ flat(self.gated),
+        )

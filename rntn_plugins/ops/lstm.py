@@ -1,0 +1,76 @@
+"""Fused long short-term memory."""
+
+from __future__ import annotations
+
+import torch
+
+from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
+
+
+class LSTM(Kernel):
+    """The LSTM without peepholes: S18 (10)-(15), E18 (6)-(7).
+
+    Inputs: x ``[T, B, 4H]`` (input, forget, cell, output), W ``[4H, H]``, or x alone where the gates do not see h.
+    Carry: h, c.
+    """
+
+    saved = ("hs", "cs", "gates", "squashed")
+
+    def start(self, carry, keep):
+        x = self.inputs[0]
+        batch, size = carry[0].shape
+        self.hs = output_state(self, carry[0])
+        self.cs = every_state(self, carry[1], keep)
+        self.states = (steps_of(self.hs), turns(self.cs, self.steps))
+        self.gates = every_step(self, keep, batch, 4 * size)
+        self.squashed = every_step(self, keep, batch, size)  # tanh(c_t)
+        i, f, candidate, o = self.gates.chunk(4, dim=-1)
+        parts = (x, self.gates, self.gates[..., : 2 * size], i, f, candidate, o, self.squashed)
+        self.each = list(zip(*(part.unbind(0) for part in parts)))
+        self.weight_t = self.inputs[1].t() if len(self.inputs) > 1 else None
+
+    def step(self, t):
+        (h, c), (h_after, c_after) = ((state[t] for state in self.states), (state[t + 1] for state in self.states))
+        x, gates, i_f, i, f, candidate, o, squashed = self.each[t]
+        if self.weight_t is None:
+            gates.copy_(x)
+        else:
+            torch.addmm(x, h, self.weight_t, out=gates)
+        i_f.sigmoid_()
+        candidate.tanh_()
+        o.sigmoid_()
+        torch.mul(f, c, out=c_after).addcmul_(i, candidate)
+        torch.tanh(c_after, out=squashed)
+        torch.mul(o, squashed, out=h_after)
+
+    def start_back(self, needs):
+        i, f, candidate, o = self.gates.chunk(4, dim=-1)
+        self.slopes = torch.empty_like(self.gates)  # of each gate's pre-activation, as a factor of d_c (of d_h for o)
+        to_i, to_f, to_c, to_o = self.slopes.chunk(4, dim=-1)
+        torch.mul(candidate, i, out=to_i).addcmul_(to_i, i, value=-1)
+        torch.mul(self.cs[:-1], f, out=to_f).addcmul_(to_f, f, value=-1)
+        torch.addcmul(i, i, candidate * candidate, value=-1, out=to_c)
+        torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
+        self.to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
+        self.d_x = torch.empty_like(self.gates)
+        shape = (*self.cs[0].shape[:1], 3, self.cs.size(-1))
+        parts = (self.d_x, *(gates[..., : 3 * shape[2]].unflatten(-1, shape[1:]) for gates in (self.d_x, self.slopes)),
+                 self.d_x.chunk(4, dim=-1)[3], to_o, self.to_cell, f)  # fmt: skip
+        self.each = list(zip(*(part.unbind(0) for part in parts)))
+
+    def back(self, t, d_states, d_output):
+        d_h, d_c = d_states
+        d_x, d_ifc, slopes, d_o, to_o, to_cell, f = self.each[t]
+        torch.mul(d_h, to_o, out=d_o)
+        d_c.addcmul_(d_h, to_cell)
+        torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
+        d_c.mul_(f)
+        if len(self.inputs) > 1:
+            torch.mm(d_x, self.inputs[1], out=d_h)
+        else:
+            d_h.zero_()
+
+    def finish(self):
+        if len(self.inputs) == 1:
+            return (self.d_x,)
+        return self.d_x, flat(self.d_x).t() @ flat(self.hs[:-1])

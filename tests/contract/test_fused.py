@@ -1,0 +1,101 @@
+"""Every fused recurrence against its naive twin: outputs, final carry, all gradients."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from rntn_plugins import build_cell, cell_names
+from rntn_plugins.cells.base import Vocabulary, carry_tensors, map_carry
+from rntn_plugins.layers.recurrent import Recurrent
+from rntn_plugins.registry import get_cell
+
+K, V = 4, 11
+VOCABULARY = Vocabulary(V, [f"w{i}" for i in range(V)], torch.tensor([0, 0, 9, 7, 5, 5, 4, 3, 2, 1, 1]))
+#: options with more values than one that change what is computed, beside those with choices
+VALUES = {
+    "num_matrices": [K], "order": [3, 1], "identity_input": [False], "positions": [3], "forgetting_factor": [0.6],
+    "factor_size": [0, 4], "indexed_gates": [None, "all"],
+}  # fmt: skip
+
+
+def variants(name: str):
+    """Every combination of a cell's options that changes what it computes."""
+    options = get_cell(name).Options()
+    named = {}
+    for field in dataclasses.fields(options):
+        if field.metadata.get("choices"):
+            named[field.name] = list(field.metadata["choices"])
+        elif field.name in VALUES:
+            named[field.name] = VALUES[field.name]
+    for values in itertools.product(*named.values()):
+        chosen = dict(zip(named, values))
+        if "indexed_gates" in chosen:
+            gates = get_cell(name).gates
+            chosen["indexed_gates"] = ",".join(gates) if chosen["indexed_gates"] else options.indexed_gates
+        yield chosen
+
+
+def make(name: str, options: dict, input_size: int, hidden_size: int) -> Recurrent:
+    torch.manual_seed(1)
+    layer = Recurrent(build_cell(name, input_size, hidden_size, VOCABULARY, **options)).double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return layer
+
+
+def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use):
+    """Outputs, final carry and the gradients of x, initial carry and parameters of a random function of what *use*
+    names."""
+    layer.recurrence = how
+    random = torch.Generator().manual_seed(2)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=random, dtype=torch.float64)
+
+    x = normal(steps, batch, layer.cell.input_size).requires_grad_()
+    tokens = torch.randint(0, V, (steps, batch), generator=random)
+    carry = map_carry(
+        lambda part: normal(*part.shape).requires_grad_() if part.is_floating_point() else part + 2,
+        layer.cell.initial_carry(batch),
+    )
+    outputs, after = layer(x, tokens, lengths, carry)
+    results = [outputs, *carry_tensors(after)]
+    weighed = [normal(*part.shape) for part in results]
+    pairs = {"outputs": slice(0, 1), "carry": slice(1, None), "both": slice(None)}[use]
+    loss = sum((a * b).sum() for a, b in zip(results[pairs], weighed[pairs]) if a.is_floating_point())
+    leaves = [x, *(part for part in carry_tensors(carry) if part.is_floating_point()), *layer.parameters()]
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    gradients = [torch.zeros_like(leaf) if g is None else g.to_dense() for leaf, g in zip(leaves, gradients)]
+    return [*results, *gradients]
+
+
+def same(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert a.dtype == b.dtype and a.isfinite().all()
+        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+
+
+SHAPES = [  # steps, batch, I, H, lengths
+    (6, 3, 5, 7, None),
+    (6, 4, 5, 3, [6, 2, 0, 4]),
+    (5, 3, 2, 4, [4, 4, 3]),
+    (1, 1, 3, 5, None),
+    (4, 2, 1, 1, [4, 4]),
+]
+
+
+def fused_cells():
+    for name in cell_names():
+        for options in variants(name):
+            if make(name, options, 4, 4).cell.has_fused:
+                yield pytest.param(name, options, id="-".join([name, *map(str, options.values())]))
+
+
+@pytest.mark.parametrize("name, options", fused_cells())
+def test_same_function_as_the_naive_twin(name, options):
+    for (steps, batch, inputs, hidden, lengths), use in zip(SHAPES, itertools.cycle(["both", "outputs", "carry"])):
+        layer = make(name, options, inputs, hidden)
+        lengths = None if lengths is None else torch.tensor(lengths)
+        same(*(evaluate(layer, how, steps, batch, lengths, use) for how in ("fused", "naive")))
