@@ -156,7 +156,7 @@ class Cell(nn.Module):
     def fused(
         self, x: Tensor, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
     ) -> Tuple[Tensor, Carry]:
-        """All steps by a kernel of :mod:`rntn_plugins.ops`: the same function as :meth:`project` and :meth:`step` in a loop.
+        """All steps by a kernel of :mod:`rntn_plugins.ops`: what :meth:`project` and a loop of :meth:`step` compute.
 
         Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1.
         """

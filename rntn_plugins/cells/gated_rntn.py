@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import ACTIVATIONS, Hidden, option
 from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
 from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
+from rntn_plugins.ops import gru_rntn as gru_ops
+from rntn_plugins.ops import lstm_peephole as lstm_ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -63,8 +66,6 @@ class GRURNTN(GRU):
 
     Options = GRURNTNOptions
 
-    has_fused = False
-
     def build(self) -> None:
         super().build()
         full = self.options.form == "full"
@@ -92,6 +93,13 @@ class GRURNTN(GRU):
         candidate = self.activation(product + projected.gates[:, 2 * size :] + F.linear(gated, self.weight_hh))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = (super().project(x), self.weight_hh_gates, self.weight_hh, x, self.weight_tensor)
+        options = self.options
+        settings = (str(options.activation), str(options.update_gate), options.form == "full")
+        outputs, carry = run(gru_ops.GRURNTN, settings, inputs, carry, lengths)
+        return outputs, Hidden(*carry)
 
 
 @dataclass
@@ -133,3 +141,8 @@ class LSTMRNTN(PeepholeLSTM):
 
     def candidate(self, pre, projected, carry):
         return torch.tanh(bilinear(projected.x, self.weight_tensor, carry.h) + pre)
+
+    kernel = lstm_ops.LSTMRNTN
+
+    def tensor_inputs(self, x):
+        return x, self.weight_tensor

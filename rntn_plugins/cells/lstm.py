@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Cell, option
 from rntn_plugins.ops import lstm as ops
+from rntn_plugins.ops import lstm_peephole as peephole_ops
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -136,7 +137,6 @@ class PeepholeLSTM(Cell):
         self.weight_c = self.matrix(2 * size if full else 2, size)
         self.weight_co = self.matrix(size if full else 1, size)
 
-    has_fused = False
     initialise = LSTM.initialise
     initial_carry = LSTM.initial_carry
 
@@ -166,3 +166,16 @@ class PeepholeLSTM(Cell):
     def gate_inputs(self, projected) -> Tensor:
         """The part of ``project``'s result that the gates add: ``[B, 4H]``."""
         return projected
+
+    has_fused = True
+    kernel = peephole_ops.PeepholeLSTM
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = (self.gate_inputs(self.project(x)), self.weight_hh, self.weight_c, self.weight_co)
+        settings = (self.options.peephole == "full",)
+        outputs, carry = run(self.kernel, settings, [*inputs, *self.tensor_inputs(x)], carry, lengths)
+        return outputs, HiddenAndCell(*carry)
+
+    def tensor_inputs(self, x) -> tuple:
+        """What LSTMRNTN's kernel reads beside."""
+        return ()

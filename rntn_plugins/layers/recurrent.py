@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -20,10 +20,13 @@ def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
     return zip_carry(lambda new, old: torch.where(rows(valid, new), new, old), after, before)
 
 
+RECURRENCES = ("auto", "naive", "fused")
+
+
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
-    #: how: 'naive', the cell's ``step`` in a loop; 'fused', its kernel; 'auto', the kernel where there is one
+    #: 'naive': the cell's ``step`` in a loop; 'fused': its kernel; 'auto': the kernel for sequences, if there is one
     recurrence = "auto"
 
     def __init__(self, cell: Cell) -> None:
@@ -47,7 +50,7 @@ class Recurrent(nn.Module):
             carry = self.cell.initial_carry(batch_size)
         if steps == 0:
             return x.new_zeros(0, batch_size, self.cell.hidden_size), carry
-        if self.recurrence != "naive" and self.cell.has_fused:
+        if self.recurrence == "fused" or (self.recurrence == "auto" and self.cell.has_fused and steps > 1):
             return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(x, tokens)
         shortest = steps if lengths is None else int(lengths.min())
@@ -60,6 +63,27 @@ class Recurrent(nn.Module):
             carry = after
             outputs.append(y)
         return torch.stack(outputs), carry
+
+
+def choose_recurrence(model: nn.Module, how: str) -> Dict[str, str]:
+    """Set :attr:`Recurrent.recurrence` of all layers of a model.
+
+    Returns:
+        for each kind of cell, ``fused`` or ``naive``: what sequences will take.
+    Raises:
+        ValueError: ``fused`` for a cell that has no kernel (with its options), or an unknown name.
+    """
+    if how not in RECURRENCES:
+        raise ValueError(f"--recurrence {how} is not one of {', '.join(RECURRENCES)}")
+    taken = {}
+    for layer in model.modules():
+        if isinstance(layer, Recurrent):
+            name = type(layer.cell).__name__
+            if how == "fused" and not layer.cell.has_fused:
+                raise ValueError(f"--recurrence fused: {name} with these options has none; take auto or naive")
+            layer.recurrence = how
+            taken[name] = "fused" if how != "naive" and layer.cell.has_fused else "naive"
+    return taken
 
 
 class RecurrentStack(nn.Module):

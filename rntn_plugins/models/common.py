@@ -11,7 +11,7 @@ from rntn_plugins.cells.base import INITIALISATIONS, Cell, fill_
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.characters import CharacterConvolution, CharacterLSTM
 from rntn_plugins.models.recurrent_decoder import fingerprint
-from rntn_plugins.models.settings import check_range, flag
+from rntn_plugins.models.settings import Recurrence, check_range, flag, recurrence_flag
 
 TAG_COLUMNS = ("upos", "xpos")
 
@@ -46,6 +46,7 @@ class SentenceModelConfig(FairseqDataclass):
         "in ±0.1 then); biases are zero, tensors and gates as their cell says",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
+    recurrence: Recurrence = recurrence_flag()
 
 
 def check_settings(cfg) -> None:

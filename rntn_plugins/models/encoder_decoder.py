@@ -13,7 +13,7 @@ from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.bidirectional import BidirectionalStack
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.common import SentenceEmbedding, SentenceModelConfig, check_settings, dropout_at, initialise
-from rntn_plugins.models.settings import build_cells, check_range, flag
+from rntn_plugins.models.settings import build_cells, check_range, flag, set_recurrence
 from rntn_plugins.symbols import is_filler
 
 
@@ -202,6 +202,7 @@ class Seq2Seq(FairseqEncoderDecoderModel):
         encoder = SentenceEncoder(cfg, task, encoder_cells)
         model = cls(encoder, cls.Decoder(cfg, task.target_dictionary, decoder_cells, encoder.output_size))
         initialise(model, str(cfg.init), cfg.init_scale)
+        set_recurrence(model, cfg.recurrence)
         return model
 
     def forward(self, src_tokens, src_lengths, prev_output_tokens, **inputs):

@@ -12,7 +12,7 @@ from rntn_plugins.layers.bidirectional import BidirectionalStack, Dependent
 from rntn_plugins.layers.pooling import POOLINGS
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.common import SentenceEmbedding, SentenceModelConfig, check_settings, dropout_at, initialise
-from rntn_plugins.models.settings import build_cells, check_range, flag
+from rntn_plugins.models.settings import build_cells, check_range, flag, set_recurrence
 
 
 @dataclass
@@ -91,6 +91,7 @@ class Labeller(BaseFairseqModel):
 
         self.build_middle(cfg, cells, kinds)
         initialise(self, str(cfg.init), cfg.init_scale)
+        set_recurrence(self, cfg.recurrence)
 
     # ---- what a labeller defines ----------------------------------------------------------------------------------
 

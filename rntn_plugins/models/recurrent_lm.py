@@ -9,7 +9,15 @@ from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel, register_model
 from rntn_plugins.cells.base import INITIALISATIONS
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.recurrent_decoder import RecurrentDecoder
-from rntn_plugins.models.settings import build_cells, check_range, config_class, flag
+from rntn_plugins.models.settings import (
+    Recurrence,
+    build_cells,
+    check_range,
+    config_class,
+    flag,
+    recurrence_flag,
+    set_recurrence,
+)
 from rntn_plugins.models.symbol_counts import count_symbols
 from rntn_plugins.registry import cell_names
 
@@ -37,6 +45,7 @@ class RecurrentLMConfig(FairseqDataclass):
         "in ±0.1 then); biases are zero, tensors and gates as their cell says",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
+    recurrence: Recurrence = recurrence_flag()
 
 
 class RecurrentLanguageModel(FairseqLanguageModel):
@@ -58,6 +67,7 @@ class RecurrentLanguageModel(FairseqLanguageModel):
             )
         dictionary = task.source_dictionary
         stack = build_stack(cls.cell, cfg, task, dictionary)
+        set_recurrence(stack, cfg.recurrence)
         return cls(RecurrentDecoder(cfg, dictionary, stack))
 
 

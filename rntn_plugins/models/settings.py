@@ -9,9 +9,10 @@ from dataclasses import field
 from typing import Callable, List, Optional, Sequence
 
 from fairseq.dataclass import ChoiceEnum
-from torch import Tensor
+from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Cell, Vocabulary
+from rntn_plugins.layers.recurrent import RECURRENCES, choose_recurrence
 from rntn_plugins.registry import build_cell, get_cell
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,30 @@ def build_cells(cell: str, cfg, sizes: Sequence[int], dictionary, count: Callabl
             options["index_map"], counts = "rank", None
         vocabulary = Vocabulary(len(dictionary), dictionary.symbols, counts)
     return [build_cell(cell, size, cfg.hidden_size, vocabulary, **options) for size in sizes]
+
+
+def recurrence_flag():
+    return flag(
+        "auto",
+        "how recurrent layers run: 'naive', step by step through autograd; 'fused', all steps with a backward pass of "
+        "their own (the same function, faster); 'auto', fused where the cell has it",
+    )
+
+
+Recurrence = ChoiceEnum(RECURRENCES)
+announced: set = set()
+
+
+def set_recurrence(model: nn.Module, how) -> None:
+    """Obey ``--recurrence``; what 'auto' takes is said once.
+
+    Raises:
+        ValueError: ``fused`` for a cell that has none.
+    """
+    for cell, taken in choose_recurrence(model, plain(how)).items():
+        if str(how) == "auto" and (cell, taken) not in announced:
+            announced.add((cell, taken))
+            logger.info(f"--recurrence auto takes {taken} for {cell}")
 
 
 def config_class(name: str, shared: type, cell: str, **defaults) -> type:

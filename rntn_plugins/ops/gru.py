@@ -25,7 +25,7 @@ class GRU(Kernel):
         self.activation, self.update_gate = activation, update_gate
 
     def start(self, carry, keep):
-        x, gates, candidate = self.inputs
+        x, gates, candidate = self.inputs[:3]
         batch, size = carry[0].shape
         self.hs = output_state(self, carry[0])
         self.states = (steps_of(self.hs),)

@@ -1,0 +1,125 @@
+"""Fused LSTM with peepholes, and LSTMRNTN."""
+
+from __future__ import annotations
+
+import torch
+
+from rntn_plugins.ops.bilinear import Bilinear
+from rntn_plugins.ops.lstm import LSTM
+from rntn_plugins.ops.recurrence import flat
+
+
+class PeepholeLSTM(LSTM):
+    """The LSTM with peepholes: T16 (3)-(7).
+
+    Args:
+        full: the peepholes are matrices, not diagonals.
+
+    Inputs: x ``[T, B, 4H]`` (input, forget, cell, output), W ``[4H, H]``, W_c ``[2H, H]`` (input, forget), W_co
+    ``[H, H]``; diagonal peepholes are ``[2, H]`` and ``[1, H]``. Carry: h, c.
+    """
+
+    def __init__(self, full: bool) -> None:
+        self.full = full
+
+    def start(self, carry, keep):
+        super().start(carry, keep)
+        if self.full:
+            self.peeps = [weight.t() for weight in self.inputs[2:4]]
+        else:
+            self.peeps = [*self.inputs[2], *self.inputs[3]]
+
+    def step(self, t):
+        h, c = (state[t] for state in self.states)
+        h_after, c_after = (state[t + 1] for state in self.states)
+        x, gates, i_f, i, f, candidate, o, squashed = self.each[t]
+        torch.addmm(x, h, self.weight_t, out=gates)
+        self.candidate_part(t, h, candidate)
+        candidate.tanh_()
+        if self.full:
+            i_f.addmm_(c, self.peeps[0])
+        else:
+            i.addcmul_(c, self.peeps[0])
+            f.addcmul_(c, self.peeps[1])
+        i_f.sigmoid_()
+        torch.mul(f, c, out=c_after).addcmul_(i, candidate)
+        if self.full:
+            o.addmm_(c_after, self.peeps[1])
+        else:
+            o.addcmul_(c_after, self.peeps[2])
+        o.sigmoid_()
+        torch.tanh(c_after, out=squashed)
+        torch.mul(o, squashed, out=h_after)
+
+    def candidate_part(self, t, h, candidate):
+        """Add to the candidate's pre-activation; LSTMRNTN has its tensor product here."""
+
+    def start_back(self, needs):
+        super().start_back(needs)
+        self.d_if = self.d_x[..., : 2 * self.cs.size(-1)].unbind(0)
+        self.d_candidate = self.d_x.chunk(4, dim=-1)[2].unbind(0)
+
+    def back(self, t, d_states, d_output):
+        d_h, d_c = d_states
+        d_x, d_ifc, slopes, d_o, to_o, to_cell, f = self.each[t]
+        weight, weight_c, weight_co = self.inputs[1:4]
+        torch.mul(d_h, to_o, out=d_o)
+        d_c.addcmul_(d_h, to_cell)
+        if self.full:
+            d_c.addmm_(d_o, weight_co)
+        else:
+            d_c.addcmul_(d_o, weight_co[0])
+        torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
+        d_c.mul_(f)
+        if self.full:
+            d_c.addmm_(self.d_if[t], weight_c)
+        else:
+            d_c.add_((d_ifc[:, :2] * weight_c).sum(1))
+        torch.mm(d_x, weight, out=d_h)
+        self.candidate_back(t, self.d_candidate[t], d_h)
+
+    def candidate_back(self, t, d_candidate, d_h):
+        """Add to the gradient of h_{t-1} what comes through :meth:`candidate_part`."""
+
+    def finish(self):
+        d_x, d_weight = super().finish()
+        size = self.cs.size(-1)
+        d_if, d_o = d_x[..., : 2 * size], d_x[..., 3 * size :]
+        if self.full:
+            d_c, d_co = flat(d_if).t() @ flat(self.cs[:-1]), flat(d_o).t() @ flat(self.cs[1:])
+        else:
+            d_c = (d_if.unflatten(-1, (2, size)) * self.cs[:-1].unsqueeze(2)).sum((0, 1))
+            d_co = (d_o * self.cs[1:]).sum((0, 1)).unsqueeze(0)
+        return d_x, d_weight, d_c, d_co
+
+
+class LSTMRNTN(PeepholeLSTM):
+    """Peephole LSTM whose candidate adds x_t W_tsr h_{t-1}: T16 (19)-(20).
+
+    Inputs: those of :class:`PeepholeLSTM`, then x itself ``[T, B, I]`` and W_tsr ``[I, H, H]``. Carry: h, c.
+    """
+
+    saved = (*PeepholeLSTM.saved, "slices")
+
+    def start(self, carry, keep):
+        super().start(carry, keep)
+        self.bilinear = Bilinear(self.inputs[5])
+        self.slices = self.bilinear.start(self, carry[0].size(0), keep)
+        self.left = self.inputs[4].unbind(0)
+
+    def candidate_part(self, t, h, candidate):
+        self.bilinear.add(t, self.left[t], h, candidate)
+
+    def start_back(self, needs):
+        super().start_back(needs)
+        x, tensor = self.inputs[4:]
+        self.bilinear = Bilinear(tensor)
+        self.bilinear.start_back(self.slices)
+        self.left, self.d_left = x.unbind(0), torch.empty_like(x)
+        self.d_lefts = self.d_left.unbind(0)
+
+    def candidate_back(self, t, d_candidate, d_h):
+        self.bilinear.back(t, self.left[t], self.hs, d_candidate, self.d_lefts[t], d_h)
+
+    def finish(self):
+        return (*super().finish(), self.d_left, self.bilinear.finish())
