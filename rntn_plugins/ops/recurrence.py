@@ -56,16 +56,21 @@ class Kernel:
 
     Attributes:
         saved: names of the attributes that the backward pass needs, beside the inputs.
+        unread: which inputs (by number) the backward pass does without; they are ``None`` there. Usually the first one,
+            the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         inputs: tensors ``[T, B, ...]`` and weights, in an order of the kernel's own.
+        steps: T.
         states: for every carried tensor a list of T + 1 tensors: ``states[i][t]`` is its value before step t.
         outputs: ``[T, B, H]``.
     """
 
     saved: Sequence[str] = ()
+    unread: Sequence[int] = (0,)
     output_is_state = True
 
-    inputs: Sequence[Tensor]
+    inputs: Sequence[Optional[Tensor]]
+    steps: int
     states: Sequence[List[Tensor]]
     outputs: Tensor
 
@@ -105,10 +110,6 @@ class Kernel:
         raise NotImplementedError
 
     # ---- the loops ---------------------------------------------------------------------------------------------------
-
-    @property
-    def steps(self) -> int:
-        return self.inputs[0].size(0)
 
     def forward(self, carry: Sequence[Tensor], ragged: Optional[Ragged], keep: bool) -> List[Tensor]:
         """Fill :attr:`outputs`; returns the carry after each row's last valid step."""
@@ -201,21 +202,24 @@ class Fused(torch.autograd.Function):
     def forward(ctx, kernel_class, settings, lengths, keep, count, *tensors):
         kernel = kernel_class(*settings)
         kernel.inputs, carry = tensors[:count], tensors[count:]
+        kernel.steps = tensors[0].size(0)
         ragged = None if lengths is None else Ragged(lengths, kernel.steps)
         final = kernel.forward(carry, ragged, keep)
         if keep:
             ctx.kernel_class, ctx.settings, ctx.lengths, ctx.count = kernel_class, settings, lengths, count
+            ctx.steps = kernel.steps
             ctx.carry_like = [(first.shape, first.dtype, first.device) for first in carry]
-            ctx.save_for_backward(*kernel.inputs, *(getattr(kernel, name) for name in kernel.saved))
+            read = [None if number in kernel.unread else tensor for number, tensor in enumerate(kernel.inputs)]
+            ctx.save_for_backward(*read, *(getattr(kernel, name) for name in kernel.saved))
             ctx.set_materialize_grads(False)
-        return (kernel.outputs, *final)
+        return (kernel.outputs.detach(), *final)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, d_outputs, *d_final):
         kernel = ctx.kernel_class(*ctx.settings)
         tensors = ctx.saved_tensors
-        kernel.inputs = tensors[: ctx.count]
+        kernel.inputs, kernel.steps = tensors[: ctx.count], ctx.steps
         for name, tensor in zip(kernel.saved, tensors[ctx.count :]):
             setattr(kernel, name, tensor)
         ragged = None if ctx.lengths is None else Ragged(ctx.lengths, kernel.steps)

@@ -1,0 +1,147 @@
+"""What all fused recurrences promise beside the right numbers: memory, checkpointing, autocast, --recurrence."""
+
+import gc
+import logging
+import weakref
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from rntn_plugins import build_cell
+from rntn_plugins.layers.recurrent import RECURRENCES, Recurrent, RecurrentStack, choose_recurrence
+from rntn_plugins.models import settings
+
+T, B, I, H = 5, 3, 4, 6  # noqa: E741
+CELLS = ["lstm", "srn", "gru_rntn"]  # with two carried tensors, with an output that is no state, with a tensor product
+
+
+def make(name: str) -> Recurrent:
+    torch.manual_seed(0)
+    layer = Recurrent(build_cell(name, I, H)).double()
+    layer.recurrence = "fused"
+    return layer
+
+
+def inputs():
+    return torch.randn(T, B, I, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+
+
+def gradients(layer, outputs, x):
+    return torch.autograd.grad(outputs.square().sum(), [x, *layer.parameters()], retain_graph=True)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_checkpointing_recomputes(name):
+    layer, x = make(name), inputs()
+    expected = gradients(layer, layer(x)[0], x)
+    for reentrant in (False, True):
+        outputs = checkpoint(lambda value: layer(value)[0], x, use_reentrant=reentrant)
+        if reentrant:
+            outputs.square().sum().backward()
+            found = [x.grad, *(parameter.grad for parameter in layer.parameters())]
+        else:
+            found = gradients(layer, outputs, x)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def buffers(layer, x) -> int:
+    """Bytes that autograd keeps for the backward pass, parameters and input left out."""
+    kept = {}
+    known = {tensor.data_ptr() for tensor in (x, *layer.parameters())}
+
+    def pack(tensor):
+        if tensor.untyped_storage().data_ptr() not in known:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        layer(x)
+    return sum(kept.values())
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_no_more_is_kept_than_by_the_naive_loop(name):
+    """But for a copy of the carry before the first step; all of it through hooks, so that checkpointing frees it."""
+    layer, x = make(name), inputs()
+    fused = buffers(layer, x)
+    layer.recurrence = "naive"
+    assert 0 < fused <= buffers(layer, x) * (T + 1) / T
+    layer.recurrence = "fused"
+    with torch.no_grad():
+        assert buffers(layer, x) == 0
+    assert layer(x.detach())[0].requires_grad
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_two_backward_passes_and_no_cycle(name):
+    layer, x = make(name), inputs()
+    outputs, _ = layer(x)
+    for one, other in zip(gradients(layer, outputs, x), gradients(layer, outputs, x), strict=True):
+        assert one.equal(other)
+    gc.collect()
+    gc.disable()
+    try:
+        node = weakref.ref(outputs.grad_fn)
+        del outputs, _
+        assert node() is None, "outputs and the graph hold each other: memory until the garbage collector comes"
+    finally:
+        gc.enable()
+
+
+def test_outputs_changed_in_place_are_noticed():
+    layer, x = make("gru"), inputs()
+    outputs, _ = layer(x)
+    changed = outputs.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        changed.sum().backward()
+
+
+def test_carries_are_not_changed():
+    layer, x = make("lstm"), inputs()
+    carry = layer.cell.initial_carry(B)
+    for lengths in (None, torch.tensor([T, 2, 0])):
+        layer(x, None, lengths, carry)[0].sum().backward()
+        assert not any(part.any() for part in carry)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_autocast(name):
+    layer, x = make(name).float(), inputs().detach().float().requires_grad_()
+    exact = gradients(layer, layer(x)[0], x)
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs, _ = layer(x)
+        assert outputs.dtype == torch.float32
+    for one, other in zip(gradients(layer, outputs, x), exact, strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
+
+
+def test_choice_of_the_recurrence(caplog, monkeypatch):
+    monkeypatch.setattr(settings, "announced", set())
+    stack = RecurrentStack([build_cell("gru", 8, 8), build_cell("clockwork", 8, 8)])
+    assert choose_recurrence(stack, "auto") == {"GRU": "fused", "Clockwork": "naive"}
+    assert choose_recurrence(stack, "naive") == {"GRU": "naive", "Clockwork": "naive"}
+    assert [layer.recurrence for layer in stack.layers] == ["naive", "naive"]
+    with pytest.raises(
+        ValueError, match="--recurrence fused: Clockwork with these options has none; take auto or naive"
+    ):
+        choose_recurrence(stack, "fused")
+    with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused"):
+        choose_recurrence(stack, "quick")
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            settings.set_recurrence(stack, settings.Recurrence("auto"))
+    assert caplog.messages == [
+        "--recurrence auto takes fused for GRU", "--recurrence auto takes naive for Clockwork"
+    ]  # fmt: skip
+    assert RECURRENCES == ("auto", "naive", "fused")
+
+
+def test_auto_steps_single_symbols_with_the_naive_step(monkeypatch):
+    layer = make("gru")
+    layer.recurrence = "auto"
+    monkeypatch.setattr(layer.cell, "fused", None)
+    layer(inputs()[:1])
+    with pytest.raises(TypeError):
+        layer(inputs())
