@@ -150,8 +150,13 @@ class Cell(nn.Module):
         """One step of the paper: ``(output [B, H], new carry)``."""
         raise NotImplementedError
 
-    #: whether :meth:`fused` exists (for these options)
+    #: whether :meth:`fused` exists (for these options); not inherited, since a subclass computes something else
     has_fused = False
+
+    def __init_subclass__(cls, **arguments) -> None:
+        super().__init_subclass__(**arguments)
+        if "has_fused" not in vars(cls):
+            cls.has_fused = False
 
     def fused(
         self, x: Tensor, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Cell, option
 from rntn_plugins.cells.lstm import forget_bias_option, gate_input_option
+from rntn_plugins.ops import elstm as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -91,6 +93,22 @@ class ELSTM1(Cell):
         h = torch.sigmoid(gates[2]) * torch.tanh(c + self.output_bias)
         return h, PositionedCell(h, c, carry.position + 1)
 
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = [self.project(x), self.scales(carry.position, x.size(0)), self.output_bias]
+        if self.weight_hh is not None:
+            inputs.append(self.weight_hh)
+        outputs, (h, c) = run(ops.ELSTM, (self.forget_gate,), inputs, (carry.h, carry.c), lengths)
+        return outputs, PositionedCell(h, c, carry.position + (x.size(0) if lengths is None else lengths))
+
+    def scales(self, position: Tensor, steps: int) -> Tensor:
+        """s_t of *steps* steps from the positions ``[B]`` on: ``[T, B, H]``, or ``[T, 1, H]`` if these are equal."""
+        if bool((position == position[:1]).all()):
+            position = position[:1]
+        clock = torch.arange(steps, device=position.device).unsqueeze(1)
+        return F.embedding((position + clock) % self.options.positions, self.scale)
+
 
 @dataclass
 class ELSTM2Options:
@@ -111,4 +129,5 @@ class ELSTM2(ELSTM1):
     """
 
     Options = ELSTM2Options
+    has_fused = True
     forget_gate = False

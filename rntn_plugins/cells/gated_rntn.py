@@ -65,6 +65,7 @@ class GRURNTN(GRU):
     """
 
     Options = GRURNTNOptions
+    has_fused = True
 
     def build(self) -> None:
         super().build()
@@ -124,6 +125,7 @@ class LSTMRNTN(PeepholeLSTM):
     """
 
     Options = LSTMRNTNOptions
+    has_fused = True
 
     def build(self) -> None:
         super().build()

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, option
+from rntn_plugins.ops import hornn as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -81,6 +83,17 @@ class HORNN(Cell):
         h = self.activation(self.input_part(projected) + pooled)
         return h, History(torch.cat([h.unsqueeze(1), carry.states[:, :-1]], dim=1))
 
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        return self.over_time(ops.HORNN, (self.project(x), self.weight_hh), carry, lengths)
+
+    def over_time(self, kernel, inputs, carry, lengths, *settings):
+        """Run a kernel; *settings* are those beside order and activation."""
+        settings = (self.options.order, str(self.options.activation), *settings)
+        outputs, carry = run(kernel, settings, inputs, carry, lengths)
+        return outputs, History(*carry)
+
 
 @register_cell("hornn_max")
 class MaxHORNN(HORNN):
@@ -89,8 +102,13 @@ class MaxHORNN(HORNN):
     h_t = f(W_in x_t + max_{n=1..N} (W_hn h_{t-n}) + b)
     """
 
+    has_fused = True
+
     def pool(self, feedback, projected, states):
         return feedback.amax(dim=0)
+
+    def fused(self, x, tokens, carry, lengths):
+        return self.over_time(ops.MaxHORNN, (self.project(x), self.weight_hh), carry, lengths)
 
 
 @dataclass
@@ -109,10 +127,15 @@ class FOFEHORNN(HORNN):
     """
 
     Options = FOFEOptions
+    has_fused = True
 
     def pool(self, feedback, projected, states):
         powers = torch.arange(1, len(feedback) + 1, device=feedback.device, dtype=feedback.dtype)
         return torch.einsum("n,nbh->bh", self.options.forgetting_factor**powers, feedback)
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs, factor = (self.project(x), self.weight_hh), float(self.options.forgetting_factor)
+        return self.over_time(ops.HORNN, inputs, carry, lengths, factor)
 
 
 class WithGates(NamedTuple):
@@ -140,6 +163,8 @@ class GatedHORNN(HORNN):
     and those of :class:`HORNN`.
     """
 
+    has_fused = True
+
     def build(self) -> None:
         super().build()
         order, size = self.options.order, self.hidden_size
@@ -157,3 +182,8 @@ class GatedHORNN(HORNN):
         from_input = projected.gates.unflatten(1, (self.options.order, self.hidden_size)).transpose(0, 1)
         from_state = torch.bmm(states.transpose(0, 1), self.gate_weight_hh.transpose(1, 2))
         return (torch.sigmoid(from_input + from_state) * feedback).sum(dim=0)
+
+    def fused(self, x, tokens, carry, lengths):
+        projected = self.project(x)
+        inputs = (projected.x, self.weight_hh, projected.gates, self.gate_weight_hh)
+        return self.over_time(ops.GatedHORNN, inputs, carry, lengths)

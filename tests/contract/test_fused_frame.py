@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from rntn_plugins import build_cell
+from rntn_plugins import build_cell, cell_names
+from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.layers.recurrent import RECURRENCES, Recurrent, RecurrentStack, choose_recurrence
 from rntn_plugins.models import settings
+from rntn_plugins.registry import get_cell
 
 T, B, I, H = 5, 3, 4, 6  # noqa: E741
 CELLS = ["lstm", "srn", "gru_rntn"]  # with two carried tensors, with an output that is no state, with a tensor product
@@ -136,6 +138,29 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
         "--recurrence auto takes fused for GRU", "--recurrence auto takes naive for Clockwork"
     ]  # fmt: skip
     assert RECURRENCES == ("auto", "naive", "fused")
+
+
+def test_every_cell_of_the_papers_but_the_clockwork_has_one():
+    vocabulary = Vocabulary(3, ["a", "b", "c"], torch.ones(3))
+    sized = {
+        name: {"num_matrices": 2} if hasattr(get_cell(name).Options(), "num_matrices") else {} for name in cell_names()
+    }
+    without = [name for name in cell_names() if not build_cell(name, 4, 4, vocabulary, **sized[name]).has_fused]
+    assert without == ["clockwork"]
+
+
+def test_a_subclass_does_not_inherit_it():
+    """It computes something else, which the kernel would not know."""
+
+    class Other(get_cell("gru")):
+        def step(self, projected, carry):
+            h, carry = super().step(projected, carry)
+            return 2 * h, carry
+
+    layer, x = Recurrent(Other(I, H)).double(), inputs()
+    assert not Other.has_fused and get_cell("gru").has_fused
+    first = layer.cell.step(layer.cell.project(x)[0], layer.cell.initial_carry(B))[0]
+    assert layer(x)[0][0].equal(first)
 
 
 def test_auto_steps_single_symbols_with_the_naive_step(monkeypatch):
