@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
-from typing import NamedTuple, Optional
+from typing import List, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,8 @@ from rntn_plugins.cells.gru import interpolate, update_gate_option
 from rntn_plugins.cells.index_map import build_map
 from rntn_plugins.cells.lstm import LSTM, HiddenAndCell, forget_bias_option
 from rntn_plugins.cells.rntn import IndexedMatrix, apply_each, index_map_option, num_matrices_option
+from rntn_plugins.ops import restricted_gated as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -84,6 +87,26 @@ class IndexedGates(nn.Module):
     def bias_of(self, gate: str) -> Tensor:
         return self.indexed[key(gate)].bias if gate in self.indexed_gates else self.shared_bias[key(gate)]
 
+    def index(self, tokens: Tensor) -> Tensor:
+        """f of the symbols, which is the same for all gates: ``[T, B]``."""
+        return self.indexed[key(self.indexed_gates[0])].index(tokens)
+
+    def shared_biases(self) -> Tensor:
+        """The biases of all gates ``[G·H]``, zero for per-symbol ones."""
+        biases = [self.bias_of(gate) for gate in self.gates]
+        return torch.cat([bias if bias.dim() == 1 else bias.new_zeros(bias.size(1)) for bias in biases])
+
+    def pieces(self, *gates: str) -> List[Tensor]:
+        """Recurrent weights as :mod:`rntn_plugins.ops.restricted_gated` takes them."""
+        found: List[Tensor] = []
+        for is_indexed, group in itertools.groupby(gates, key=self.indexed_gates.__contains__):
+            if is_indexed:
+                for gate in group:
+                    found += [self.indexed[key(gate)].weight, self.indexed[key(gate)].bias]
+            else:
+                found.append(torch.cat([self.shared[key(gate)] for gate in group]))
+        return found
+
 
 class GatedRestrictedCell(Cell):
     """What r-GRU and r-LSTM share: gates with shared or per-symbol matrices."""
@@ -105,6 +128,13 @@ class GatedRestrictedCell(Cell):
 
     def project(self, x, tokens: Optional[Tensor] = None):
         return self.recurrent.project(F.linear(x, self.weight_ih), tokens)
+
+    #: whether the gradients of per-symbol matrices and biases are sparse tensors, with rows for those that occurred
+    sparse_gradients = False
+
+    def fused_inputs(self, x, tokens):
+        """The inputs that the kernels of both cells begin with: x W + b ``[T, B, G·H]`` and f of the symbols."""
+        return F.linear(x, self.weight_ih, self.recurrent.shared_biases()), self.recurrent.index(tokens)
 
 
 @dataclass
@@ -139,6 +169,14 @@ class RestrictedGRU(GatedRestrictedCell):
         candidate = torch.tanh(x_h + self.recurrent.recur("candidate", projected, r * carry.h))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        weights = (*self.recurrent.pieces("reset", "update"), *self.recurrent.pieces("candidate"))
+        settings = (str(self.options.update_gate), self.sparse_gradients)
+        outputs, carry = run(ops.RestrictedGRU, settings, (*self.fused_inputs(x, tokens), *weights), carry, lengths)
+        return outputs, Hidden(*carry)
 
 
 @dataclass
@@ -176,3 +214,10 @@ class RestrictedLSTM(GatedRestrictedCell):
         c = torch.sigmoid(i) * torch.tanh(candidate) + torch.sigmoid(f) * carry.c
         h = torch.sigmoid(o) * torch.tanh(c)
         return h, HiddenAndCell(h, c)
+
+    has_fused = True
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = (*self.fused_inputs(x, tokens), *self.recurrent.pieces(*self.gates))
+        outputs, carry = run(ops.RestrictedLSTM, (self.sparse_gradients,), inputs, carry, lengths)
+        return outputs, HiddenAndCell(*carry)

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, IdentityOrLinear, option
 from rntn_plugins.cells.index_map import UNKNOWN, build_map
+from rntn_plugins.ops import rntn as ops
+from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
 
@@ -49,14 +51,18 @@ class IndexedMatrix(nn.Module):
         self.bias = nn.Parameter(torch.empty(num_matrices, hidden_size))
         self.register_buffer("index_of_symbol", index_of_symbol)
 
-    def forward(self, tokens: Tensor):
-        """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
+    def index(self, tokens: Tensor) -> Tensor:
+        """f of the symbols: ``[T, B]``, 0 to K-1."""
         if self.index_of_symbol[0] == UNKNOWN:
             raise ValueError(
                 "the map from symbols to matrices is not known: no checkpoint was loaded, and there was no training "
                 "text to count or no file named by --index-map"
             )
-        index = self.index_of_symbol[tokens]
+        return self.index_of_symbol[tokens]
+
+    def forward(self, tokens: Tensor):
+        """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
+        index = self.index(tokens)
         return self.weight[index], self.bias[index]
 
 
@@ -119,6 +125,17 @@ class RNTN(Cell):
         h = self.activation(projected.x + apply_each(projected.matrix, carry.h))
         return h, Hidden(h)
 
+    has_fused = True
+    #: whether the gradients of U_h and b_h are sparse tensors, with rows for the symbols that occurred only
+    sparse_gradients = False
+
+    def fused(self, x, tokens, carry, lengths):
+        index = self.recurrence.index(tokens)
+        inputs = (self.input(x), index, self.recurrence.weight, self.recurrence.bias)
+        settings = (str(self.options.activation), self.sparse_gradients)
+        outputs, carry = run(ops.RNTN, settings, inputs, carry, lengths)
+        return outputs, Hidden(*carry)
+
 
 @dataclass
 class RestrictedRNTNOptions:
@@ -141,6 +158,7 @@ class RestrictedRNTN(RNTN):
     """
 
     Options = RestrictedRNTNOptions
+    has_fused = True
 
     def index_of_symbol(self):
         count = self.options.num_matrices
@@ -196,3 +214,13 @@ class MRNN(Cell):
         inner = projected.factor * F.linear(carry.h, self.weight_right)
         h = self.activation(projected.x + F.linear(inner, self.weight_left))
         return h, Hidden(h)
+
+    has_fused = True
+    #: whether the gradients of v are sparse tensors, with rows for the symbols that occurred only
+    sparse_gradients = False
+
+    def fused(self, x, tokens, carry, lengths):
+        inputs = (self.input(x), tokens, self.weight_left, self.weight_right, self.factors)
+        settings = (str(self.options.activation), self.sparse_gradients)
+        outputs, carry = run(ops.MultiplicativeRNN, settings, inputs, carry, lengths)
+        return outputs, Hidden(*carry)

@@ -55,7 +55,7 @@ def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use):
         return torch.randn(*shape, generator=random, dtype=torch.float64)
 
     x = normal(steps, batch, layer.cell.input_size).requires_grad_()
-    tokens = torch.randint(0, V, (steps, batch), generator=random)
+    tokens = torch.randint(0, V, (batch, steps), generator=random).t()  # models turn batch-first ones round
     carry = map_carry(
         lambda part: normal(*part.shape).requires_grad_() if part.is_floating_point() else part + 2,
         layer.cell.initial_carry(batch),

@@ -1,0 +1,117 @@
+"""Matrices that depend on the symbol: row b of step t uses number ``index[t, b]`` of a stack ``[K, H, H]``.
+
+No matrix is copied for a row that uses it, and a stack's gradient is one product for each matrix that occurred, after
+the loop. It can be a row-sparse tensor: then K costs nothing, only what occurred does.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+with warnings.catch_warnings():  # once in a process torch says that its compressed sparse tensors are in beta
+    warnings.simplefilter("ignore")
+    torch.sparse_csr_tensor([0], [], [], (0, 0))
+
+
+def products_in_place(stack: Tensor) -> bool:
+    """Whether torch has the sparse products of :class:`RowMatrices`, and they are fast."""
+    return stack.device.type == "cpu" and stack.dtype in (torch.float32, torch.float64)
+
+
+class RowMatrices:
+    """Products of the rows of a step with a matrix each.
+
+    On a CPU both are sparse operations on the stack as it lies in memory, K·H lines of H numbers. U h: of the products
+    of all lines with all rows, ``[B, K·H]``, just the H that a row asks for. Uᵀ d: a sum of H lines weighed by d.
+    Elsewhere, and in half precision, the matrices of a step are gathered into one buffer.
+
+    Args:
+        index: ``[T, B]``, 0 to K-1.
+        stack: one of the stacks ``[K, H, H]`` that the products will be asked for.
+    """
+
+    def __init__(self, index: Tensor, stack: Tensor) -> None:
+        (steps, batch), (count, size) = index.shape, stack.shape[:2]
+        self.in_place = products_in_place(stack)
+        if not self.in_place:
+            self.index, self.gathered = index.unbind(0), stack.new_empty(batch, size, size)
+            return
+        lines = index.int().contiguous().unsqueeze(-1) * size + torch.arange(size, dtype=torch.int32)
+        self.lines = lines.view(steps, batch * size).unbind(0)
+        self.starts = torch.arange(0, batch * size + 1, size, dtype=torch.int32)
+        shape, values = (batch, count * size), stack.new_empty(batch * size)
+        self.asked = torch.sparse_csr_tensor(self.starts, lines[0].flatten(), values, shape, check_invariants=False)
+        self.columns, self.values = self.asked.col_indices(), self.asked.values().view(batch, size)
+
+    def times(self, t: int, stack: Tensor, h: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        """x + U h: ``[B, H]``, into *out*."""
+        if not self.in_place:
+            torch.index_select(stack, 0, self.index[t], out=self.gathered)
+            matrices = self.gathered.transpose(1, 2)
+            torch.baddbmm(x.unsqueeze(1), h.unsqueeze(1), matrices, out=out.unsqueeze(1))
+            return out
+        self.columns.copy_(self.lines[t])
+        self.values.copy_(x)
+        torch.sparse.sampled_addmm(self.asked, h, stack.flatten(0, 1).t(), out=self.asked)
+        return out.copy_(self.values)
+
+    def transposed_times(self, t: int, stack: Tensor, d: Tensor) -> Tensor:
+        """Uᵀ d: ``[B, H]``."""
+        if not self.in_place:
+            torch.index_select(stack, 0, self.index[t], out=self.gathered)
+            return torch.bmm(d.unsqueeze(1), self.gathered).squeeze(1)
+        return torch.embedding_bag(
+            stack.flatten(0, 1), self.lines[t], self.starts[:-1], per_sample_weights=d.reshape(-1)
+        )[0]
+
+
+class Occurrences:
+    """Gradients of tensors whose first dimension is the index.
+
+    Args:
+        index: ``[T, B]``, 0 to K-1.
+        count: K.
+        sparse: whether gradients are sparse tensors with a row for each number that occurred, or dense ones.
+    """
+
+    def __init__(self, index: Tensor, count: int, sparse: bool) -> None:
+        self.count, self.sparse = count, sparse
+        self.index = index.flatten()
+        self.found, self.number_of, sizes = torch.unique(self.index, return_inverse=True, return_counts=True)
+        self.sizes = sizes.tolist()
+
+    def of_rows(self, d: Tensor) -> Tensor:
+        """The gradient of a matrix ``[K, D]`` whose rows were read, from those of the rows read ``[T·B, D]``."""
+        if self.sparse:
+            return self.rows(d.new_zeros(len(self.sizes), d.size(1)).index_add_(0, self.number_of, d))
+        return d.new_zeros(self.count, d.size(1)).index_add_(0, self.index, d)
+
+    def of_matrices(self, d: Tensor, h: Tensor) -> Tensor:
+        """The gradient of a stack, from those of the products U h ``[T·B, H]`` and the vectors h ``[T·B, H]``."""
+        order = self.index.argsort()
+        d_parts = d.index_select(0, order).t().split(self.sizes, 1)
+        h_parts = h.index_select(0, order).split(self.sizes)
+        numbers = range(len(self.sizes)) if self.sparse else self.found.tolist()
+        values = d.new_empty(len(self.sizes) if self.sparse else self.count, d.size(1), h.size(1))
+        done = 0
+        for number, d_part, h_part in zip(numbers, d_parts, h_parts):
+            if number > done:
+                values[done:number] = 0
+            torch.mm(d_part, h_part, out=values[number])
+            done = number + 1
+        values[done:] = 0
+        return self.rows(values) if self.sparse else values
+
+    def rows(self, values: Tensor) -> Tensor:
+        """*values* ``[U, ...]`` as the rows that occurred of a sparse tensor ``[K, ...]``."""
+        shape = (self.count, *values.shape[1:])
+        indices = self.found.unsqueeze(0).clone()  # several gradients must not share them
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
+
+
+def at_index(rows: Tensor, index: Tensor) -> Tensor:
+    """``rows[index]``: ``[K, D], [T, B] -> [T, B, D]``."""
+    return rows.index_select(0, index.flatten()).view(*index.shape, -1)
