@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Tuple
+
 import torch
+from torch import Tensor
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
 from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
+
+
+def blend(h: Tensor, candidate: Tensor, z: Tensor, update_gate: str, out: Tensor) -> None:
+    """h_t: ``candidate``, (1-z) h + z h~, or ``previous``, z h + (1-z) h~."""
+    if update_gate == "candidate":
+        torch.lerp(h, candidate, z, out=out)
+    else:
+        torch.lerp(candidate, h, z, out=out)
+
+
+def factors(before: Tensor, rz: Tensor, candidates: Tensor, activation: str, update_gate: str) -> Tuple[Tensor, ...]:
+    """For all steps at once, how the gradients of a step depend on each other: by which factor that of h_t reaches the
+    pre-activations of candidate and update gate and h_{t-1} itself, and that of r ⊙ h_{t-1} the reset gate's."""
+    r, z = rz.chunk(2, dim=-1)
+    share = z if update_gate == "candidate" else 1 - z  # of the candidate
+    to_candidate = slope(activation, candidates).mul_(share)
+    to_update = (candidates - before).mul_(share).mul_(1 - share)
+    if update_gate != "candidate":
+        to_update.neg_()
+    return to_candidate, to_update, 1 - share, slope("sigmoid", r).mul_(before)
 
 
 class GRU(Kernel):
@@ -42,10 +65,7 @@ class GRU(Kernel):
         torch.addmm(x_rz, h, self.gates_t, out=rz).sigmoid_()
         torch.mul(r, h, out=gated)
         self.activate(self.candidate_part(t, x_h, gated, candidate))
-        if self.update_gate == "candidate":
-            torch.lerp(h, candidate, z, out=after)
-        else:
-            torch.lerp(candidate, h, z, out=after)
+        blend(h, candidate, z, self.update_gate, after)
 
     def candidate_part(self, t, x, gated, out):
         """The candidate's pre-activation, into *out*."""
@@ -54,27 +74,20 @@ class GRU(Kernel):
     def start_back(self, needs):
         before = self.hs[:-1]
         size = before.size(-1)
-        r, z = self.rz.chunk(2, dim=-1)
-        share = z if self.update_gate == "candidate" else 1 - z  # of the candidate
-        self.from_candidate = slope(self.activation, self.candidates).mul_(share)
-        self.from_update = (self.candidates - before).mul_(share).mul_(1 - share)
-        if self.update_gate != "candidate":
-            self.from_update.neg_()
-        self.from_reset = slope("sigmoid", r).mul_(before)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
-        parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], 1 - share, r,
-                 self.from_candidate, self.from_update, self.from_reset)  # fmt: skip
+        parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], self.rz[..., :size],
+                 *factors(before, self.rz, self.candidates, self.activation, self.update_gate))  # fmt: skip
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.d_gated = before.new_empty(before.shape[1:])
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]
-        d_r, d_z, d_c, d_rz, keep, r, from_candidate, from_update, from_reset = self.each[t]
-        torch.mul(d_h, from_candidate, out=d_c)
-        torch.mul(d_h, from_update, out=d_z)
+        d_r, d_z, d_c, d_rz, r, to_candidate, to_update, to_before, to_reset = self.each[t]
+        torch.mul(d_h, to_candidate, out=d_c)
+        torch.mul(d_h, to_update, out=d_z)
         d_gated = self.candidate_back(t, d_c)
-        torch.mul(d_gated, from_reset, out=d_r)
-        d_h.mul_(keep).addcmul_(d_gated, r).addmm_(d_rz, self.inputs[1])
+        torch.mul(d_gated, to_reset, out=d_r)
+        d_h.mul_(to_before).addcmul_(d_gated, r).addmm_(d_rz, self.inputs[1])
 
     def candidate_back(self, t, d_candidate):
         """The gradient of r ⊙ h from that of the candidate's pre-activation."""

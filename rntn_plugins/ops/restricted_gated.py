@@ -12,7 +12,7 @@ from typing import Iterator, List, Sequence
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.activations import slope
+from rntn_plugins.ops.gru import blend, factors
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices, at_index
 from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
 
@@ -151,37 +151,28 @@ class RestrictedGRU(Kernel):
         rz.sigmoid_()
         self.candidate.step(t, torch.mul(r, h, out=gated))
         candidate.tanh_()
-        if self.update_gate == "candidate":
-            torch.lerp(h, candidate, z, out=after)
-        else:
-            torch.lerp(candidate, h, z, out=after)
+        blend(h, candidate, z, self.update_gate, after)
 
     def start_back(self, needs):
         before = self.hs[:-1]
         size = before.size(-1)
-        r, z = self.rz.chunk(2, dim=-1)
-        share = z if self.update_gate == "candidate" else 1 - z  # of the candidate
-        from_candidate = slope("tanh", self.candidates).mul_(share)
-        from_update = (self.candidates - before).mul_(share).mul_(1 - share)
-        if self.update_gate != "candidate":
-            from_update.neg_()
-        from_reset = slope("sigmoid", r).mul_(before)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
         self.recurrent()
         self.gates.start_back(self.d_x[..., : 2 * size])
         self.candidate.start_back(self.d_x[..., 2 * size :])
-        parts = (*self.d_x.chunk(3, dim=-1), 1 - share, r, from_candidate, from_update, from_reset)
+        parts = (*self.d_x.chunk(3, dim=-1), self.rz[..., :size],
+                 *factors(before, self.rz, self.candidates, "tanh", self.update_gate))  # fmt: skip
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.d_gated = before.new_empty(before.shape[1:])
 
     def back(self, t, d_states, d_output):
         d_h, d_gated = d_states[0], self.d_gated
-        d_r, d_z, d_c, keep, r, from_candidate, from_update, from_reset = self.each[t]
-        torch.mul(d_h, from_candidate, out=d_c)
-        torch.mul(d_h, from_update, out=d_z)
+        d_r, d_z, d_c, r, to_candidate, to_update, to_before, to_reset = self.each[t]
+        torch.mul(d_h, to_candidate, out=d_c)
+        torch.mul(d_h, to_update, out=d_z)
         self.candidate.back(t, d_gated.zero_())
-        torch.mul(d_gated, from_reset, out=d_r)
-        self.gates.back(t, d_h.mul_(keep).addcmul_(d_gated, r))
+        torch.mul(d_gated, to_reset, out=d_r)
+        self.gates.back(t, d_h.mul_(to_before).addcmul_(d_gated, r))
 
     def finish(self):
         found = occurrences(self)
