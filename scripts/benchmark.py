@@ -1,0 +1,263 @@
+"""How fast the cells are, layer by layer and as whole training updates, against other implementations and the floor.
+
+    python scripts/benchmark.py bars                          # the project's requirements: measured, met or missed
+    python scripts/benchmark.py cells --cells gru_rntn r_rntn # one layer, forward and backward, at the papers' sizes
+    python scripts/benchmark.py cells --compile               # and torch.compile of the naive loop
+    python scripts/benchmark.py updates                       # fairseq-train on a made-up corpus, fairseq's lstm_lm too
+    python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
+    python scripts/benchmark.py cells --list                  # what would be measured
+
+Every contender runs in a process of its own, all in turn, and that over several rounds: noise of a shared machine hits
+all alike, and ratios are taken within a round. Prints a table, saves JSON (all samples) and a chart in ``--output``.
+
+Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
+``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it
+held before it (parameters, inputs); on CUDA ``torch.cuda.max_memory_allocated`` likewise. Of ``fairseq-train`` it is
+``ru_maxrss`` of the whole process. The floor is described in ``benchmark_floor.py``.
+
+The JSON file: ``what``, ``arguments``, ``environment`` (versions, machine, commit), ``complete``, and ``contenders``,
+each with the ``group`` and ``role`` it is found by, its ``spec`` (all sizes and flags) and its ``records``, one per
+round, with all samples (``seconds``, ``cpu_seconds``) and ``memory`` in bytes, or ``failed`` or ``skipped`` and why;
+``points`` (scaling) and ``bars`` name the groups they are about.
+
+Here are the command line, the rounds and the saving. What runs in the process of a contender is in
+``benchmark_measure.py``; what there is to measure in ``benchmark_workloads.py`` and ``benchmark_plans.py``; numbers,
+tables and charts of what was saved in ``benchmark_results.py``, ``benchmark_report.py`` and ``benchmark_charts.py``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib.metadata
+import json
+import logging
+import os
+import platform
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, List, Optional
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+import benchmark_charts  # noqa: E402  (beside this file)
+import benchmark_report  # noqa: E402
+from benchmark_measure import last_line  # noqa: E402
+from benchmark_plans import PLANS  # noqa: E402
+
+SCHEMA = 1
+
+
+def write_corpus(folder: Path, vocabulary: int, tokens: int) -> str:
+    """Zipf-distributed words in sentences of 1 to 39, binarised; V counts <unk> and </s>, as the papers do."""
+    import numpy as np
+    import torch
+    from fairseq.data import Dictionary, indexed_dataset
+
+    folder.mkdir()
+    dictionary, generator = Dictionary(), np.random.default_rng(1)
+    words = vocabulary - 2
+    shares = 1.0 / np.arange(1, words + 1)
+    text = generator.choice(words, tokens, p=shares / shares.sum())
+    for word, count in enumerate(np.bincount(text, minlength=words)):
+        dictionary.add_symbol(f"w{word}", n=max(int(count), 1))
+    dictionary.save(str(folder / "dict.txt"))
+    builder = indexed_dataset.make_builder(str(folder / "train.bin"), "mmap", len(dictionary))
+    ends = np.cumsum(generator.integers(1, 40, size=tokens // 20 + 1))
+    for sentence in np.split(text, ends[ends < tokens]):
+        builder.add_item(torch.tensor([*(sentence + dictionary.nspecial), dictionary.eos()]))
+    builder.finalize(str(folder / "train.idx"))
+    return str(folder)
+
+
+def prepare(contenders: List[dict], folder: Path) -> None:
+    """Corpora for the training updates, one a vocabulary, long enough for one epoch."""
+    specs = [each["spec"] for each in contenders if each["spec"]["kind"] == "update"]
+    for vocabulary in {spec["vocabulary"] for spec in specs}:
+        using = [spec for spec in specs if spec["vocabulary"] == vocabulary]
+        tokens = max((spec["updates"] + 5) * spec["batch"] * spec["steps"] for spec in using)
+        path = write_corpus(folder / f"words{vocabulary}", vocabulary, tokens)
+        for spec in using:
+            spec["data"] = path
+
+
+def in_process(spec: dict, timeout: float, scratch: Path) -> dict:
+    """Measure in a new process, which ends (with what it started) on Ctrl-C and when it takes too long."""
+    threads = str(spec["threads"])
+    environment = {
+        **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONWARNINGS": "ignore",
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
+        "TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+    }  # fmt: skip
+    child = subprocess.Popen(
+        [sys.executable, str(ROOT / "scripts" / "benchmark_measure.py")], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+    )  # fmt: skip
+    try:
+        out, err = child.communicate(json.dumps(spec), timeout)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"took longer than {timeout:g} s"}
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    if child.returncode < 0:
+        name = signal.Signals(-child.returncode).name
+        return {"failed": f"ended by {name}" + (", out of memory?" if name == "SIGKILL" else "")}
+    try:
+        return json.loads(last_line(out, limit=None))
+    except ValueError:
+        return {"failed": last_line(err) or f"ended with {child.returncode}"}
+
+
+def stopped(record: dict) -> str:
+    """Why a contender has no samples; empty if it has."""
+    return record.get("failed") or record.get("skipped") or ""
+
+
+def run_rounds(contenders: List[dict], rounds: int, measure: Callable, save: Callable) -> None:
+    """Every contender in turn, round by round, every second round backwards; *save* after each round.
+
+    One that failed or has nothing to measure is not tried again.
+    """
+    for number in range(1, rounds + 1):
+        running = [each for each in contenders if not each["records"] or not stopped(each["records"][-1])]
+        for position, each in enumerate(running if number % 2 else running[::-1], 1):
+            where = f"round {number} of {rounds}, {position} of {len(running)}"
+            print(f"{where}: {each['group']}, {each['label']}", end=" ", file=sys.stderr, flush=True)
+            record = measure(each["spec"])
+            each["records"].append({"round": number, **record})
+            said = f"{1000 * statistics.median(record['seconds']):.3g} ms" if record.get("seconds") else stopped(record)
+            print(f"… {said}", file=sys.stderr, flush=True)
+        save()
+
+
+def environment(args) -> dict:
+    """Versions, machine and commit."""
+    import torch
+
+    def git(*command: str) -> Optional[str]:
+        result = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True)
+        return result.stdout.strip() if result.returncode == 0 else None
+
+    def version(package: str) -> Optional[str]:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(package)
+
+    from rntn_plugins import __version__
+
+    model = platform.processor()
+    with contextlib.suppress(OSError, TypeError):
+        model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
+    packages = ("torch", "numpy", "ve-fairseq", "triton", "flashrnn")
+    return {
+        "versions": {"python": platform.python_version(), "rntn_plugins": __version__,
+                     **{package: version(package) for package in packages}},
+        "commit": git("rev-parse", "HEAD"), "changed_files": len((git("status", "--porcelain") or "").splitlines()),
+        "processor": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "threads": args.threads,
+        "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None, "cuda": torch.version.cuda,
+    }  # fmt: skip
+
+
+def parse(arguments: Optional[List[str]]):
+    parser = argparse.ArgumentParser(
+        prog="benchmark", description="Speed and memory of cells and of training updates, against peers and the floor."
+    )
+    parser.add_argument("what", choices=tuple(PLANS), metavar="WHAT", help="cells, updates, scaling or bars")
+    parser.add_argument("--cells", nargs="+", metavar="NAME", help="cells or architectures (default: the papers')")
+    parser.add_argument("--list", action="store_true", help="list what would be measured")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
+    parser.add_argument("--threads", type=int, metavar="N", help="threads of a process (default: the cores it may use)")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often every contender has its turn (default: 5)")
+    parser.add_argument("--repeats", type=int, metavar="N", help="samples in one turn (default: 5)")
+    parser.add_argument("--batch", type=int, metavar="B", help="rows of a batch (default: 20)")
+    parser.add_argument("--steps", type=int, metavar="T", help="steps of a sequence (default: 35)")
+    parser.add_argument("--updates", type=int, default=40, metavar="N",
+                        help="training updates in one turn, a quarter is warm-up (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--recurrence", nargs="+", default=["naive", "auto"], metavar="NAME",
+                        help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
+    parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
+                        help="cells: torch.compile of the whole naive loop, or of its step, as well")  # fmt: skip
+    parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS",
+                        help="longest turn of a contender (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, two rounds: to see that everything runs")
+    parser.add_argument("--output", default="results/benchmarks", metavar="DIR", help="default: %(default)s")
+    args = parser.parse_args(arguments)
+    defaults = {"rounds": (5, 2), "repeats": (5, 2), "batch": (20, 3), "steps": (35, 4),
+                "threads": (len(os.sched_getaffinity(0)), 1)}  # fmt: skip
+    for name, (usual, quick) in defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, quick if args.quick else usual)
+    for name in (*defaults, "updates", "timeout"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name} {getattr(args, name)} must be at least 1")
+    if args.cells and args.what == "bars":
+        raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
+    return args
+
+
+def run(args) -> int:
+    if args.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("--device cuda: torch sees no CUDA device here")
+    plan = PLANS[args.what](args)
+    contenders = plan["contenders"]
+    if args.list:
+        for each in contenders:
+            sizes = {name: value for name, value in each["spec"].items() if name in ("input", "hidden", "vocabulary")}
+            print(f"{each['group']}: {each['label']}", *(f"{name} {value}" for name, value in sizes.items()), sep=", ")
+        return 0
+    stem = Path(args.output) / (args.what + ("-cuda" if args.device == "cuda" else ""))
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    data = {
+        "schema": SCHEMA, "what": args.what, "arguments": vars(args), "environment": environment(args),
+        "started": datetime.datetime.now().isoformat(timespec="seconds"), "complete": False, **plan,
+    }  # fmt: skip
+
+    def save() -> None:
+        part = stem.with_suffix(".json.part")
+        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        part.replace(stem.with_suffix(".json"))
+
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            prepare(contenders, Path(folder))
+            run_rounds(contenders, args.rounds, lambda spec: in_process(spec, args.timeout, Path(folder)), save)
+        data["complete"] = True
+    except KeyboardInterrupt:
+        print("\ninterrupted: what was measured so far", file=sys.stderr)
+    data["finished"] = datetime.datetime.now().isoformat(timespec="seconds")
+    save()
+    print(benchmark_report.render(data))
+    files = [stem.with_suffix(".json")]
+    try:
+        files += benchmark_charts.draw(data, stem)
+    except ImportError:
+        print(benchmark_charts.MATPLOTLIB_MISSING)
+    print("wrote", *files)
+    return 0 if data["complete"] else 130
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Exit code 0, 2 after one line that says what is wrong, or 130 after Ctrl-C."""
+    logging.getLogger("fairseq").setLevel(logging.WARNING)
+    try:
+        return run(parse(arguments))
+    except (ValueError, OSError) as error:
+        print(f"benchmark: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:  # before anything was measured
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
