@@ -626,7 +626,7 @@ def test_pretrained_vectors(data_with_vectors, macro, freeze):
     assert outputs(model.eval(), batch_of(task, [0]))["combined"].isfinite().any()
 
 
-@pytest.mark.parametrize("alpha", [0.0, 0.25])
+@pytest.mark.parametrize("alpha", [0.0, 0.25, 1000.0])
 def test_words_that_training_lacks_are_unknown_but_for_their_vector(data_with_vectors, alpha):
     """Such words have count 0; their own embeddings would be the random ones of the initialisation."""
     with (data_with_vectors / "lemma" / "dict.txt").open("a") as file:
@@ -640,9 +640,12 @@ def test_words_that_training_lacks_are_unknown_but_for_their_vector(data_with_ve
     unseen, unknown = task.source_dictionary.index("unseen"), task.source_dictionary.unk()
     sample["net_input"]["src_tokens"][:, 0] = unseen
     read, known = watch(model.embed.embed["lemma"]), watch(model.embed.vectors["lemma"])
-    for train in (False, True):
-        model.train(train)(**sample["net_input"])
-        assert read.pop()[:, 0].eq(unknown).all() and known.pop()[:, 0].eq(unseen).all()
+    for kind in (torch.float32, torch.bfloat16):
+        for train in (False, True):
+            model.to(kind).train(train)(**sample["net_input"])
+            tokens = read.pop()
+            assert tokens[:, 0].eq(unknown).all() and known.pop()[:, 0].eq(unseen).all()
+            assert train or tokens[:, 1:].equal(sample["net_input"]["src_tokens"][:, 1:])
 
 
 def test_vectors_are_read(data_with_vectors):

@@ -26,7 +26,7 @@ RECURRENCES = ("auto", "naive", "fused")
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
-    #: 'naive': the cell's ``step`` in a loop; 'fused': its kernel; 'auto': the kernel for sequences, if there is one
+    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step
     recurrence = "auto"
 
     def __init__(self, cell: Cell) -> None:
@@ -50,7 +50,7 @@ class Recurrent(nn.Module):
             carry = self.cell.initial_carry(batch_size)
         if steps == 0:
             return x.new_zeros(0, batch_size, self.cell.hidden_size), carry
-        if self.recurrence == "fused" or (self.recurrence == "auto" and self.cell.has_fused and steps > 1):
+        if self.recurrence != "naive" and self.cell.has_fused and steps > 1:  # for one, the kernel is the slower one
             return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(x, tokens)
         shortest = steps if lengths is None else int(lengths.min())
@@ -69,9 +69,9 @@ def choose_recurrence(model: nn.Module, how: str) -> Dict[str, str]:
     """Set :attr:`Recurrent.recurrence` of all layers of a model.
 
     Returns:
-        for each kind of cell, ``fused`` or ``naive``: what sequences will take.
+        for each kind of cell, ``fused`` or ``naive``: what sequences will take (single steps are always naive).
     Raises:
-        ValueError: ``fused`` for a cell that has no kernel (with its options), or an unknown name.
+        ValueError: ``fused`` for a cell that has no kernel, or an unknown name.
     """
     if how not in RECURRENCES:
         raise ValueError(f"--recurrence {how} is not one of {', '.join(RECURRENCES)}")
@@ -80,7 +80,7 @@ def choose_recurrence(model: nn.Module, how: str) -> Dict[str, str]:
         if isinstance(layer, Recurrent):
             name = type(layer.cell).__name__
             if how == "fused" and not layer.cell.has_fused:
-                raise ValueError(f"--recurrence fused: {name} with these options has none; take auto or naive")
+                raise ValueError(f"--recurrence fused: the cell {name} has no fused recurrence; take auto or naive")
             layer.recurrence = how
             taken[name] = "fused" if how != "naive" and layer.cell.has_fused else "naive"
     return taken

@@ -129,13 +129,12 @@ class SentenceEmbedding(nn.Module):
         self.dropout = nn.Dropout(dropout_at(cfg, "embedding"))
         self.check = DictionaryCheck({**dictionaries, "labels": task.target_dictionary})
         self.unknown = {column: dictionaries[column].unk() for column in self.columns}
+        self.word_dropout = cfg.word_dropout
         for column in self.columns:
-            counts = torch.tensor(dictionaries[column].count, dtype=torch.float)
-            counts[: dictionaries[column].nspecial] = float("inf")
-            alpha = 0.0 if column in TAG_COLUMNS else cfg.word_dropout
-            share = (alpha / (alpha + counts)).nan_to_num(1.0)  # 1 for words that only have a pretrained vector
-            if share.any():
-                self.register_buffer(f"{column}_word_dropout", share, persistent=False)
+            counts = torch.tensor(dictionaries[column].count)
+            counts[: dictionaries[column].nspecial] = 2**62  # never dropped
+            # whole numbers stay exact when the model is turned into half precision
+            self.register_buffer(f"{column}_counts", counts, persistent=False)
 
     def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]):
         """
@@ -150,12 +149,12 @@ class SentenceEmbedding(nn.Module):
         parts, read = [], src_tokens
         for column in self.columns:
             tokens = src_tokens if column == self.first else columns[column]
-            share = getattr(self, f"{column}_word_dropout", None)
-            dropped = tokens
-            if share is not None:
-                odds = share[tokens]
-                hidden = torch.rand_like(odds) < odds if self.training else odds == 1
-                dropped = tokens.masked_fill(hidden, self.unknown[column])
+            counts = getattr(self, f"{column}_counts")[tokens]
+            hidden = counts == 0  # words that have a pretrained vector and no training
+            if self.training and self.word_dropout and column not in TAG_COLUMNS:
+                draw = 1 - torch.rand(tokens.shape, device=tokens.device)  # above 0
+                hidden |= draw * (self.word_dropout + counts) < self.word_dropout
+            dropped = tokens.masked_fill(hidden, self.unknown[column])
             if column == self.first:
                 read = dropped
             parts.append(self.embed[column](dropped))

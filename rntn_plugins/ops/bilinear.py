@@ -40,7 +40,7 @@ class Bilinear:
     def start_back(self, slices: Tensor) -> None:
         self.each = list(slices.unbind(0))
         steps, batch, left, out = slices.shape
-        self.window = max(1, min(steps, ROWS // batch))
+        self.window = max(1, min(steps, ROWS // max(1, batch)))
         self.outer = slices.new_empty(self.window, batch, left, out)
         self.gradient = torch.zeros_like(self.by_right)
         self.waiting = 0

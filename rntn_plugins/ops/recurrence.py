@@ -16,7 +16,6 @@ from typing import List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 class Ragged:
@@ -28,6 +27,7 @@ class Ragged:
     """
 
     def __init__(self, lengths: Tensor, steps: int) -> None:
+        lengths = lengths.long().clamp(max=steps)
         self.lengths, self.steps = lengths, steps
         self.shortest = int(lengths.min())
         clock = torch.arange(steps, device=lengths.device).unsqueeze(1)
@@ -215,8 +215,9 @@ class Fused(torch.autograd.Function):
         return (kernel.outputs.detach(), *final)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, d_outputs, *d_final):
+        if torch.is_grad_enabled():  # by create_graph: what follows would be taken for constant
+            raise RuntimeError("fused recurrences have no second derivatives: take --recurrence naive")
         kernel = ctx.kernel_class(*ctx.settings)
         tensors = ctx.saved_tensors
         kernel.inputs, kernel.steps = tensors[: ctx.count], ctx.steps
@@ -250,15 +251,18 @@ def run(
     Returns:
         outputs ``[T, B, H]``, zero after a row's last valid step, and the carry after that step.
 
-    Under autocast everything here is float32. There are no second derivatives.
+    Under autocast what comes in half precision is computed in float32.
+
+    Raises:
+        RuntimeError: in the backward pass, for second derivatives (``create_graph``).
     """
     tensors = [*inputs, *carry]
     device = inputs[0].device.type
     if torch.is_autocast_enabled(device):
-        tensors = [tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors]
+        tensors = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
         with torch.autocast(device, enabled=False):
             return run(kernel, settings, tensors[: len(inputs)], tensors[len(inputs) :], lengths)
-    if lengths is not None and int(lengths.min()) == inputs[0].size(0):
+    if lengths is not None and int(lengths.min()) >= inputs[0].size(0):
         lengths = None
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     outputs, *final = Fused.apply(kernel, settings, lengths, keep, len(inputs), *tensors)

@@ -92,6 +92,32 @@ def test_two_backward_passes_and_no_cycle(name):
         gc.enable()
 
 
+@pytest.mark.parametrize("name", CELLS)
+def test_second_derivatives_are_refused(name):
+    layer, x = make(name), inputs()
+    (gradient,) = torch.autograd.grad(layer(x)[0].sum(), x)
+    assert gradient.any()
+    with pytest.raises(RuntimeError, match="no second derivatives: take --recurrence naive"):
+        torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_odd_batches(name):
+    """No row at all, lengths beyond the end (which count as all steps), other types of lengths."""
+    layer, x = make(name), inputs()
+    lengths = torch.tensor([9, 2, 0])
+    found = {}
+    for layer.recurrence in ("naive", "fused"):
+        empty = x[:, :0].detach().requires_grad_()
+        torch.autograd.grad(layer(empty)[0].sum(), empty)
+        outputs, carry = layer(x, None, lengths)
+        found[layer.recurrence] = [outputs, *carry, *gradients(layer, outputs, x)]
+        for kind in (torch.int32, torch.uint8, torch.float64):
+            assert layer(x, None, lengths.to(kind))[0].equal(outputs)
+    for one, other in zip(*found.values(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_outputs_changed_in_place_are_noticed():
     layer, x = make("gru"), inputs()
     outputs, _ = layer(x)
@@ -115,6 +141,7 @@ def test_autocast(name):
     with torch.autocast("cpu", torch.bfloat16):
         outputs, _ = layer(x)
         assert outputs.dtype == torch.float32
+        assert make(name)(inputs())[0].dtype == torch.float64
     for one, other in zip(gradients(layer, outputs, x), exact, strict=True):
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.05 * float(other.abs().max()))
 
@@ -126,7 +153,7 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
     assert choose_recurrence(stack, "naive") == {"GRU": "naive", "Clockwork": "naive"}
     assert [layer.recurrence for layer in stack.layers] == ["naive", "naive"]
     with pytest.raises(
-        ValueError, match="--recurrence fused: Clockwork with these options has none; take auto or naive"
+        ValueError, match="--recurrence fused: the cell Clockwork has no fused recurrence; take auto or naive"
     ):
         choose_recurrence(stack, "fused")
     with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused"):
@@ -163,10 +190,10 @@ def test_a_subclass_does_not_inherit_it():
     assert layer(x)[0][0].equal(first)
 
 
-def test_auto_steps_single_symbols_with_the_naive_step(monkeypatch):
+def test_single_symbols_take_the_naive_step(monkeypatch):
     layer = make("gru")
-    layer.recurrence = "auto"
     monkeypatch.setattr(layer.cell, "fused", None)
-    layer(inputs()[:1])
-    with pytest.raises(TypeError):
-        layer(inputs())
+    for layer.recurrence in ("auto", "fused"):
+        layer(inputs()[:1])
+        with pytest.raises(TypeError):
+            layer(inputs())
