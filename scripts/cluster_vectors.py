@@ -1,6 +1,6 @@
 """Word vectors from hierarchical (Brown) clusters, as text of word2vec for ``scripts/prepare_conllu.py --vectors``.
 
-    pip install -e '.[clusters]'                                     # lists of a million English, German, Spanish words
+    pip install -e '.[clusters]'                                     # tables of English, German and Spanish
     python scripts/cluster_vectors.py --language en --output en.vec.gz
     python scripts/cluster_vectors.py --paths brown-paths.txt --output clusters.vec    # your own clusters
 
@@ -22,6 +22,8 @@ import io
 import json
 import os
 import sys
+import tempfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Tuple
@@ -32,6 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from prepare_lm import Parser, Refused, at_least_one, package  # noqa: E402
 
 LANGUAGES = ("de", "en", "es")
+LARGEST = 10_000  # bits of a prefix, values of a vector
+UMASK = os.umask(0)
+os.umask(UMASK)
 
 
 def table_paths(language: str) -> Dict[str, str]:
@@ -44,18 +49,22 @@ def table_paths(language: str) -> Dict[str, str]:
 
 
 def file_paths(path: str) -> Dict[str, str]:
-    """Words and paths of a file of ``path <tab> word`` lines."""
+    """Words and paths of a file of ``path <tab> word`` lines, plain or packed by gzip."""
     found: Dict[str, str] = {}
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            bits, *rest = line.rstrip("\r\n").split("\t")
-            if not rest or not rest[0].strip() or not bits or set(bits) - {"0", "1"}:
-                raise Refused(f"{path}:{number}: not 'path <tab> word', the path of 0 and 1")
-            found.setdefault(rest[0], bits)
+    try:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                bits, *rest = line.decode("utf-8-sig" if number == 1 else "utf-8", "replace").rstrip("\r\n").split("\t")
+                if not bits.strip() and not rest:
+                    continue
+                if not rest or not bits or set(bits) - {"0", "1"}:
+                    raise Refused(f"{path}:{number}: not 'path <tab> word', the path of 0 and 1")
+                if rest[0].strip():
+                    found.setdefault(rest[0], bits)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise Refused(f"cannot read {path}: {error}") from None
     if not found:
-        raise Refused(f"{path} is empty")
+        raise Refused(f"{path} has no words")
     return found
 
 
@@ -76,14 +85,20 @@ def vectors(paths: Dict[str, str], lengths: List[int], size: int, seed: int) -> 
 @contextmanager
 def new_file(path: str):
     """A text file, packed if its name ends in ``.gz``, that appears under its name when it is whole."""
-    part = f"{path}.part"
+    target = Path(path).resolve()  # a link stays a link
+    if target.exists() and not target.is_file():
+        raise Refused(f"{path} is there and no file")
+    if not target.parent.is_dir():
+        raise Refused(f"{path}: there is no folder {target.parent}")
+    number, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
-        with open(part, "wb") as raw:
+        with open(number, "wb") as raw:
             # no name and no time inside: the same input gives the same bytes
             packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.endswith(".gz") else raw
             with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file:
                 yield file
-        os.replace(part, path)
+        os.chmod(part, 0o666 & ~UMASK)
+        os.replace(part, target)
     finally:
         if os.path.exists(part):
             os.remove(part)
@@ -108,8 +123,14 @@ def get_parser() -> argparse.ArgumentParser:
 
 
 def write(args: argparse.Namespace) -> None:
-    paths = table_paths(args.language) if args.language else file_paths(args.paths)
     dimension = len(args.prefixes) * args.size
+    if args.paths is not None and Path(args.paths).resolve() == Path(args.output).resolve():
+        raise Refused(f"--output {args.output} is the file that is read")
+    if args.seed < 0:
+        raise Refused(f"--seed {args.seed} must be at least 0")
+    if dimension > LARGEST or max(args.prefixes) > LARGEST:
+        raise Refused(f"prefixes of {max(args.prefixes)} bits and {dimension} values a word: at most {LARGEST} of both")
+    paths = table_paths(args.language) if args.language else file_paths(args.paths)
     with new_file(args.output) as file:
         file.write(f"{len(paths)} {dimension}\n")
         for word, values in vectors(paths, args.prefixes, args.size, args.seed):

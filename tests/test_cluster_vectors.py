@@ -66,8 +66,8 @@ def test_numbers_of_the_package(tmp_path, monkeypatch):
     [
         ("0010 the\n", ":1: not 'path <tab> word', the path of 0 and 1"),
         ("0010\tthe\n012\ta\n", ":2: not 'path <tab> word', the path of 0 and 1"),
-        ("0010\t \n", ":1: not 'path <tab> word', the path of 0 and 1"),
-        ("\n", " is empty"),
+        ("0010\t \n", " has no words"),
+        ("\n", " has no words"),
     ],
 )
 def test_wrong_paths(tmp_path, capsys, text, message):
@@ -75,6 +75,45 @@ def test_wrong_paths(tmp_path, capsys, text, message):
     assert run("--paths", tmp_path / "paths", "--output", tmp_path / "out.vec") == 2
     assert capsys.readouterr().err == f"cluster_vectors: error: {tmp_path}/paths{message}\n"
     assert [path.name for path in tmp_path.iterdir()] == ["paths"]
+
+
+def test_other_ways_of_writing_paths(tmp_path):
+    """A byte order mark, gzip, odd line ends inside a word, a link as output, a word of white space."""
+    plain = "\ufeff01\tthe\n10\ta\u2028b\n11\t\u2028\n"
+    (tmp_path / "paths").write_text(plain, encoding="utf-8")
+    (tmp_path / "paths.gz").write_bytes(gzip.compress(plain.encode()))
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "link.part").write_text("mine")
+    for source in ("paths", "paths.gz"):
+        assert run("--paths", tmp_path / source, "--output", tmp_path / "link", "--size", 2) == 0
+        assert list(read(tmp_path / "real")[1]) == ["the", "a\u00a0b"] and (tmp_path / "link").is_symlink()
+    names = ["link", "link.part", "paths", "paths.gz", "real"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names and (tmp_path / "link.part").read_text() == "mine"
+    (tmp_path / "paths.gz").write_bytes(gzip.compress(plain.encode())[:-9])
+    assert run("--paths", tmp_path / "paths.gz", "--output", tmp_path / "new") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--output", "FOLDER"], "FOLDER is there and no file"),
+        (["--output", "FOLDER/paths"], "--output FOLDER/paths is the file that is read"),
+        (["--output", "FOLDER/none/x"], "FOLDER/none/x: there is no folder FOLDER/none"),
+        (["--seed", "-1"], "--seed -1 must be at least 0"),
+        (["--size", "1000000000000"], "prefixes of 20 bits and 4000000000000 values a word: at most 10000 of both"),
+        (["--prefixes", "99999999999999999999"],
+         "prefixes of 99999999999999999999 bits and 16 values a word: at most 10000 of both"),
+    ],
+)  # fmt: skip
+def test_wrong_options(tmp_path, capsys, arguments, message):
+    (tmp_path / "paths").write_bytes(PATHS.encode())
+    given = [argument.replace("FOLDER", str(tmp_path)) for argument in arguments]
+    output = [] if "--output" in given else ["--output", tmp_path / "out"]
+    assert run("--paths", tmp_path / "paths", *output, *given) == 2
+    assert capsys.readouterr().err == f"cluster_vectors: error: {message.replace('FOLDER', str(tmp_path))}\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["paths"]
+    assert (tmp_path / "paths").read_bytes() == PATHS.encode()
 
 
 def test_other_errors(tmp_path, capsys, monkeypatch):
