@@ -15,6 +15,9 @@ that brings its own scorer is scored by that.
 numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-break-mode eos`` of fairseq's own
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
 alone.
+
+Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
+:mod:`rntn_plugins.optim.row_sparse`.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ import types
 
 import numpy
 import torch
+
+from rntn_plugins.optim.row_sparse import teach_fairseq
 
 
 class NumpyWithCompat(types.ModuleType):
@@ -102,3 +107,4 @@ score_labels_as_labels()
 mend_broadcasts()
 tell_schedules_on_resume()
 restore_numpy_compat()
+teach_fairseq()

@@ -10,11 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Cell, Hidden, option
+from rntn_plugins.cells.base import Hidden, option
 from rntn_plugins.cells.gru import interpolate, update_gate_option
 from rntn_plugins.cells.index_map import build_map
 from rntn_plugins.cells.lstm import LSTM, HiddenAndCell, forget_bias_option
-from rntn_plugins.cells.rntn import IndexedMatrix, apply_each, index_map_option, num_matrices_option
+from rntn_plugins.cells.rntn import (
+    IndexedCell,
+    IndexedMatrix,
+    apply_each,
+    gradients_option,
+    index_map_option,
+    num_matrices_option,
+)
 from rntn_plugins.ops import restricted_gated as ops
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
@@ -54,14 +61,17 @@ class IndexedGates(nn.Module):
     ==========================  =====================  =========
     """
 
-    def __init__(self, gates, indexed, hidden_size: int, index_of_symbol: Tensor, num_matrices: int) -> None:
+    def __init__(
+        self, gates, indexed, hidden_size: int, index_of_symbol: Tensor, num_matrices: int, row_sparse: bool
+    ) -> None:
         super().__init__()
         self.gates = tuple(gates)
         self.indexed_gates = tuple(indexed)
         self.indexed, self.shared, self.shared_bias = nn.ModuleDict(), nn.ParameterDict(), nn.ParameterDict()
         for gate in gates:
             if gate in indexed:
-                self.indexed[key(gate)] = IndexedMatrix(hidden_size, index_of_symbol.clone(), num_matrices)
+                matrix = IndexedMatrix(hidden_size, index_of_symbol.clone(), num_matrices, row_sparse)
+                self.indexed[key(gate)] = matrix
             else:
                 self.shared[key(gate)] = nn.Parameter(torch.empty(hidden_size, hidden_size))
                 self.shared_bias[key(gate)] = nn.Parameter(torch.empty(hidden_size))
@@ -108,18 +118,18 @@ class IndexedGates(nn.Module):
         return found
 
 
-class GatedRestrictedCell(Cell):
+class GatedRestrictedCell(IndexedCell):
     """What r-GRU and r-LSTM share: gates with shared or per-symbol matrices."""
 
-    token_indexed = True
     gates: tuple = ()
 
     def build(self) -> None:
         name = type(self).__name__
         indexed = parse_gates(self.options.indexed_gates, self.gates, name)
-        index = build_map(self.options.index_map, self.vocabulary, self.options.num_matrices)
+        count = self.options.num_matrices
+        index = build_map(self.options.index_map, self.vocabulary, count)
         self.weight_ih = self.matrix(len(self.gates) * self.hidden_size, self.input_size)
-        self.recurrent = IndexedGates(self.gates, indexed, self.hidden_size, index, self.options.num_matrices)
+        self.recurrent = IndexedGates(self.gates, indexed, self.hidden_size, index, count, self.row_sparse)
 
     def initialise(self, scheme, scale):
         super().initialise(scheme, scale)
@@ -128,9 +138,6 @@ class GatedRestrictedCell(Cell):
 
     def project(self, x, tokens: Optional[Tensor] = None):
         return self.recurrent.project(F.linear(x, self.weight_ih), tokens)
-
-    #: whether the gradients of per-symbol matrices and biases are sparse tensors, with rows for those that occurred
-    sparse_gradients = False
 
     def fused_inputs(self, x, tokens):
         """The inputs that the kernels of both cells begin with: x W + b ``[T, B, G·H]`` and f of the symbols."""
@@ -143,6 +150,7 @@ class RestrictedGRUOptions:
     index_map: str = index_map_option()
     indexed_gates: str = option("candidate", "gates with a matrix per symbol: any of reset,update,candidate")
     update_gate: str = update_gate_option("previous")
+    gradients: str = gradients_option()
 
 
 @register_cell("r_gru")
@@ -174,7 +182,7 @@ class RestrictedGRU(GatedRestrictedCell):
 
     def fused(self, x, tokens, carry, lengths):
         weights = (*self.recurrent.pieces("reset", "update"), *self.recurrent.pieces("candidate"))
-        settings = (str(self.options.update_gate), self.sparse_gradients)
+        settings = (str(self.options.update_gate), self.row_sparse)
         outputs, carry = run(ops.RestrictedGRU, settings, (*self.fused_inputs(x, tokens), *weights), carry, lengths)
         return outputs, Hidden(*carry)
 
@@ -185,6 +193,7 @@ class RestrictedLSTMOptions:
     index_map: str = index_map_option()
     indexed_gates: str = option("cell", "gates with a matrix per symbol: any of input,forget,output,cell")
     forget_bias: float = forget_bias_option()
+    gradients: str = gradients_option()
 
 
 @register_cell("r_lstm")
@@ -219,5 +228,5 @@ class RestrictedLSTM(GatedRestrictedCell):
 
     def fused(self, x, tokens, carry, lengths):
         inputs = (*self.fused_inputs(x, tokens), *self.recurrent.pieces(*self.gates))
-        outputs, carry = run(ops.RestrictedLSTM, (self.sparse_gradients,), inputs, carry, lengths)
+        outputs, carry = run(ops.RestrictedLSTM, (self.row_sparse,), inputs, carry, lengths)
         return outputs, HiddenAndCell(*carry)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, IdentityOrLinear, option
 from rntn_plugins.cells.index_map import UNKNOWN, build_map
 from rntn_plugins.ops import rntn as ops
+from rntn_plugins.ops.indexed import read
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -31,6 +32,30 @@ def identity_input_option():
     return option(False, "add the input itself instead of W_h x_t (I = H; S18: the embedding is the only input matrix)")
 
 
+GRADIENTS = ("dense", "row-sparse")
+
+
+def gradients_option():
+    return option(
+        "dense",
+        "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
+        "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
+        "without momentum and weight decay, adagrad without weight decay, max_norm_sgd without either",
+        choices=GRADIENTS,
+    )
+
+
+def per_index(row_sparse: bool, *shape: int) -> nn.Parameter:
+    """An uninitialised parameter whose first dimension is the index.
+
+    It has an attribute ``row_sparse`` if its gradients are sparse tensors with rows for what occurred only.
+    """
+    parameter = nn.Parameter(torch.empty(*shape))
+    if row_sparse:
+        parameter.row_sparse = True
+    return parameter
+
+
 class IndexedMatrix(nn.Module):
     """K matrices and K biases, one of each per class of symbols: U^{f(i(x))} and b^{f(i(x))} of S18 (4).
 
@@ -45,10 +70,11 @@ class IndexedMatrix(nn.Module):
     =========  ================  =========
     """
 
-    def __init__(self, hidden_size: int, index_of_symbol: Tensor, num_matrices: int) -> None:
+    def __init__(self, hidden_size: int, index_of_symbol: Tensor, num_matrices: int, row_sparse: bool) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_matrices, hidden_size, hidden_size))
-        self.bias = nn.Parameter(torch.empty(num_matrices, hidden_size))
+        self.row_sparse = row_sparse
+        self.weight = per_index(row_sparse, num_matrices, hidden_size, hidden_size)
+        self.bias = per_index(row_sparse, num_matrices, hidden_size)
         self.register_buffer("index_of_symbol", index_of_symbol)
 
     def index(self, tokens: Tensor) -> Tensor:
@@ -63,7 +89,18 @@ class IndexedMatrix(nn.Module):
     def forward(self, tokens: Tensor):
         """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
         index = self.index(tokens)
-        return self.weight[index], self.bias[index]
+        return read(self.weight, index, self.row_sparse), read(self.bias, index, self.row_sparse)
+
+
+class IndexedCell(Cell):
+    """A cell with parameters that are there once for every index; one of its options is :func:`gradients_option`."""
+
+    token_indexed = True
+
+    @property
+    def row_sparse(self) -> bool:
+        """Whether their gradients are sparse tensors with rows for what occurred only."""
+        return str(getattr(self.options, "gradients", "dense")) == "row-sparse"
 
 
 def apply_each(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -80,10 +117,11 @@ class WithMatrix(NamedTuple):
 class RNTNOptions:
     activation: str = option("sigmoid", "nonlinearity", choices=tuple(ACTIVATIONS))
     identity_input: bool = identity_input_option()
+    gradients: str = gradients_option()
 
 
 @register_cell("rntn")
-class RNTN(Cell):
+class RNTN(IndexedCell):
     """Recurrent neural tensor network: a recurrence matrix and a bias for every symbol.
 
     S18 eqs. (3)-(4) with K = V::
@@ -102,7 +140,6 @@ class RNTN(Cell):
     """
 
     Options = RNTNOptions
-    token_indexed = True
 
     def index_of_symbol(self):
         """f as a tensor [V] and K."""
@@ -111,7 +148,7 @@ class RNTN(Cell):
     def build(self) -> None:
         name = type(self).__name__
         self.input = IdentityOrLinear(self.input_size, self.hidden_size, self.options.identity_input, name, bias=False)
-        self.recurrence = IndexedMatrix(self.hidden_size, *self.index_of_symbol())
+        self.recurrence = IndexedMatrix(self.hidden_size, *self.index_of_symbol(), self.row_sparse)
 
     def initialise(self, scheme, scale):
         super().initialise(scheme, scale)
@@ -126,13 +163,11 @@ class RNTN(Cell):
         return h, Hidden(h)
 
     has_fused = True
-    #: whether the gradients of U_h and b_h are sparse tensors, with rows for the symbols that occurred only
-    sparse_gradients = False
 
     def fused(self, x, tokens, carry, lengths):
         index = self.recurrence.index(tokens)
         inputs = (self.input(x), index, self.recurrence.weight, self.recurrence.bias)
-        settings = (str(self.options.activation), self.sparse_gradients)
+        settings = (str(self.options.activation), self.row_sparse)
         outputs, carry = run(ops.RNTN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
 
@@ -143,6 +178,7 @@ class RestrictedRNTNOptions:
     index_map: str = index_map_option()
     activation: str = option("sigmoid", "nonlinearity", choices=tuple(ACTIVATIONS))
     identity_input: bool = identity_input_option()
+    gradients: str = gradients_option()
 
 
 @register_cell("r_rntn")
@@ -175,10 +211,11 @@ class MRNNOptions:
     factor_size: int = option(0, "F, the size of the factor vectors v_x (0: F = H)", least=0)
     activation: str = option("sigmoid", "nonlinearity", choices=tuple(ACTIVATIONS))
     identity_input: bool = identity_input_option()
+    gradients: str = gradients_option()
 
 
 @register_cell("m_rnn")
-class MRNN(Cell):
+class MRNN(IndexedCell):
     """Multiplicative RNN: the RNTN's matrix factored as U_lh diag(v_x) U_rh.
 
     S18 §2 (Sutskever et al. 2011)::
@@ -197,7 +234,6 @@ class MRNN(Cell):
     """
 
     Options = MRNNOptions
-    token_indexed = True
 
     def build(self) -> None:
         size = self.hidden_size
@@ -205,10 +241,10 @@ class MRNN(Cell):
         self.input = IdentityOrLinear(self.input_size, size, self.options.identity_input, "m_rnn")
         self.weight_left = self.matrix(size, factor_size)
         self.weight_right = self.matrix(factor_size, size)
-        self.factors = self.matrix(self.vocabulary.size, factor_size)
+        self.factors = per_index(self.row_sparse, self.vocabulary.size, factor_size)
 
     def project(self, x, tokens=None):
-        return WithFactor(self.input(x), self.factors[tokens])
+        return WithFactor(self.input(x), read(self.factors, tokens, self.row_sparse))
 
     def step(self, projected, carry):
         inner = projected.factor * F.linear(carry.h, self.weight_right)
@@ -216,11 +252,9 @@ class MRNN(Cell):
         return h, Hidden(h)
 
     has_fused = True
-    #: whether the gradients of v are sparse tensors, with rows for the symbols that occurred only
-    sparse_gradients = False
 
     def fused(self, x, tokens, carry, lengths):
         inputs = (self.input(x), tokens, self.weight_left, self.weight_right, self.factors)
-        settings = (str(self.options.activation), self.sparse_gradients)
+        settings = (str(self.options.activation), self.row_sparse)
         outputs, carry = run(ops.MultiplicativeRNN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)

@@ -58,7 +58,7 @@ PRESETS: Dict[str, tuple] = {
     "elman_lm_salle_ptb_h150": ("elman", salle_simple(150)),
     "r_rntn_lm_salle_ptb": ("r_rntn", salle_simple(100, num_matrices=100)),
     "r_rntn_lm_salle_ptb_h150": ("r_rntn", salle_simple(150, num_matrices=100)),
-    "rntn_lm_salle_ptb": ("rntn", salle_simple(100)),
+    "rntn_lm_salle_ptb": ("rntn", salle_simple(100, gradients="row-sparse")),
     "m_rnn_lm_salle_ptb": ("m_rnn", salle_simple(100, factor_size=100)),
     "gru_lm_salle_ptb": ("gru", salle_gated(244, update_gate="previous")),
     "gru_lm_salle_ptb_h650": ("gru", salle_gated(650, update_gate="previous")),
@@ -71,7 +71,7 @@ PRESETS: Dict[str, tuple] = {
     "elman_lm_salle_text8_h150": ("elman", salle_simple(150)),
     "r_rntn_lm_salle_text8": ("r_rntn", salle_simple(100, num_matrices=376)),
     "r_rntn_lm_salle_text8_h150": ("r_rntn", salle_simple(150, num_matrices=376)),
-    "rntn_lm_salle_text8": ("rntn", salle_simple(100)),
+    "rntn_lm_salle_text8": ("rntn", salle_simple(100, gradients="row-sparse")),
     "m_rnn_lm_salle_text8": ("m_rnn", salle_simple(100, factor_size=100)),
     # H16, Tables 6.2-6.5: PTB with 400 units, text8 with 500
     **{

@@ -12,7 +12,11 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import carry_tensors, fill_, map_carry
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
+from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.symbols import is_filler
+
+#: what a subclass overrides to score symbols in a way of its own
+OUTPUT_METHODS = ("forward", "output_layer", "get_normalized_probs")
 
 
 class RecurrentDecoder(FairseqIncrementalDecoder):
@@ -65,7 +69,9 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         with torch.no_grad():
             self.embed_tokens.weight[self.embed_tokens.padding_idx] = 0
 
-    def forward(self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None):
+    def forward(
+        self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None, targets=None
+    ):
         """
         Args:
             prev_output_tokens: symbols ``[B, T]``, padded on the right.
@@ -73,13 +79,16 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             src_lengths: valid symbols of each row ``[B]``; counted if left out.
             stream: where the state is kept from block to block: ``stream.get(self)`` is where this one starts (a list
                 of tensors, or ``None`` for zeros), ``stream.put(self, ...)`` receives the state after it.
+            targets: the symbols to predict ``[B, T]``, ``<pad>`` where there are none. With them the loss comes back
+                in place of the logits, which are never all in memory (see :attr:`takes_targets`).
         Returns:
-            logits ``[B, T, V]`` (features ``[B, T, H]`` for the adaptive soft-max) and a dict with the ``carry``.
+            logits ``[B, T, V]`` (features ``[B, T, H]`` for the adaptive soft-max), or given targets the sum of their
+            -log p, and a dict with the ``carry``.
         """
         x, extra = self.extract_features(
             prev_output_tokens, encoder_out, incremental_state, src_lengths=src_lengths, stream=stream
         )
-        return self.output_layer(x), extra
+        return (self.output_layer(x) if targets is None else self.summed_loss(x, targets)), extra
 
     def extract_features(
         self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None
@@ -126,8 +135,24 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         """Logits ``[..., V]``, -inf for symbols that never occur; the features for the adaptive soft-max."""
         if self.adaptive_softmax is not None:
             return features
-        bias = self.output_projection.bias + self.never_predicted
-        return F.linear(features, self.output_projection.weight, bias)
+        return F.linear(features, self.output_projection.weight, self.output_bias())
+
+    def output_bias(self) -> Tensor:
+        """``[V]``, -inf for symbols that never occur."""
+        return self.output_projection.bias + self.never_predicted
+
+    @property
+    def takes_targets(self) -> bool:
+        """Whether :meth:`forward` computes the loss of targets: with the full soft-max, unless a subclass has its own
+        scores or probabilities."""
+        own = (getattr(type(self), name) is not getattr(RecurrentDecoder, name) for name in OUTPUT_METHODS)
+        return self.output_projection is not None and not any(own)
+
+    def summed_loss(self, features: Tensor, targets: Tensor) -> Tensor:
+        """The sum of -log p of all targets ``[B, T]`` but ``<pad>``, from features ``[B, T, H]``: a scalar."""
+        rows, symbols = features.transpose(0, 1).flatten(0, 1), targets.t().flatten()  # features are time-major inside
+        weight, bias = self.output_projection.weight, self.output_bias()
+        return linear_cross_entropy(rows, weight, bias, symbols, self.dictionary.pad())
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
         """Beam search: row i goes on from what was row ``new_order[i]``."""

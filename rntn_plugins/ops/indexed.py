@@ -10,6 +10,7 @@ import warnings
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 with warnings.catch_warnings():  # once in a process torch says that its compressed sparse tensors are in beta
     warnings.simplefilter("ignore")
@@ -84,10 +85,10 @@ class Occurrences:
         self.sizes = sizes.tolist()
 
     def of_rows(self, d: Tensor) -> Tensor:
-        """The gradient of a matrix ``[K, D]`` whose rows were read, from those of the rows read ``[T·B, D]``."""
+        """The gradient of a tensor ``[K, ...]`` whose rows were read, from those of the rows read ``[T·B, ...]``."""
         if self.sparse:
-            return self.rows(d.new_zeros(len(self.sizes), d.size(1)).index_add_(0, self.number_of, d))
-        return d.new_zeros(self.count, d.size(1)).index_add_(0, self.index, d)
+            return self.rows(d.new_zeros(len(self.sizes), *d.shape[1:]).index_add_(0, self.number_of, d))
+        return d.new_zeros(self.count, *d.shape[1:]).index_add_(0, self.index, d)
 
     def of_matrices(self, d: Tensor, h: Tensor) -> Tensor:
         """The gradient of a stack, from those of the products U h ``[T·B, H]`` and the vectors h ``[T·B, H]``."""
@@ -110,6 +111,27 @@ class Occurrences:
         shape = (self.count, *values.shape[1:])
         indices = self.found.unsqueeze(0).clone()  # several gradients must not share them
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
+
+
+class SparseRead(torch.autograd.Function):
+    """``rows[index]`` for autograd, with a row-sparse gradient."""
+
+    @staticmethod
+    def forward(ctx, rows, index):
+        ctx.save_for_backward(index)
+        ctx.count = rows.size(0)
+        return rows[index]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d):
+        (index,) = ctx.saved_tensors
+        return Occurrences(index, ctx.count, True).of_rows(d.flatten(0, index.dim() - 1)), None
+
+
+def read(rows: Tensor, index: Tensor, sparse: bool) -> Tensor:
+    """``rows[index]``: ``[K, ...], [T, B] -> [T, B, ...]``, for use under autograd."""
+    return SparseRead.apply(rows, index) if sparse else rows[index]
 
 
 def at_index(rows: Tensor, index: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ import torch
 from fairseq.dataclass import FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
+from torch import Tensor
 
 
 @dataclass
@@ -38,6 +39,7 @@ class MaxNormSGD(FairseqOptimizer):
         params = list(params)
         if cfg.max_norm > 0 and all(parameter.dim() < 2 for parameter in params):
             raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
+        self.bounded = False  # whether every row is within the bound, but for those that the last step changed
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
 
     @property
@@ -50,10 +52,18 @@ class MaxNormSGD(FairseqOptimizer):
 
     @torch.no_grad()
     def bound_rows(self) -> None:
-        """Scale back every row that is too long."""
+        """Scale back every row that is too long; where gradients are row-sparse, only what a step changed can be."""
         if self.cfg.max_norm == 0:
             return
         for parameter in self.params:
-            if parameter.dim() >= 2:
-                longest = parameter.norm(dim=-1, keepdim=True).clamp(min=self.cfg.max_norm)
-                parameter.mul_(self.cfg.max_norm / longest)
+            if self.bounded and parameter.grad is not None and parameter.grad.is_sparse:
+                changed = parameter.grad.coalesce().indices()[0]
+                rows = parameter[changed]
+                parameter[changed] = rows.mul_(self.factors(rows))
+            elif parameter.dim() >= 2:
+                parameter.mul_(self.factors(parameter))
+        self.bounded = True
+
+    def factors(self, rows: Tensor) -> Tensor:
+        """What brings rows within the bound: ``[..., D] -> [..., 1]``."""
+        return self.cfg.max_norm / rows.norm(dim=-1, keepdim=True).clamp(min=self.cfg.max_norm)

@@ -13,7 +13,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
-from omegaconf import II, MISSING
+from omegaconf import II, MISSING, OmegaConf
 
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
 from rntn_plugins.metrics import bits_per_character
@@ -91,11 +91,15 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         super().load_state_dict(state_dict)
 
     def build_criterion(self, args):
-        if str(getattr(args, "_name", "")).startswith("label_smoothed"):
+        """fairseq's default, ``cross_entropy``, is ``rntn_cross_entropy`` here: the same loss with less memory."""
+        name = str(getattr(args, "_name", ""))
+        if name.startswith("label_smoothed"):
             raise ValueError(
-                f"--criterion {args._name} gives probability to all symbols, these models give none to <s>, <pad> and "
+                f"--criterion {name} gives probability to all symbols, these models give none to <s>, <pad> and "
                 "fillers; use cross_entropy"
             )
+        if name == "cross_entropy":
+            args = OmegaConf.create({"_name": "rntn_cross_entropy", "sentence_avg": args.sentence_avg})
         return super().build_criterion(args)
 
     # ---- reading -----------------------------------------------------------------------------------------------------

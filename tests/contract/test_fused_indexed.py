@@ -23,10 +23,11 @@ CELLS = {
 def make(name: str, sparse: bool, how: str = "fused", vocabulary_size: int = V) -> Recurrent:
     torch.manual_seed(1)
     vocabulary = Vocabulary(vocabulary_size, counts=torch.arange(vocabulary_size, 0, -1))
-    layer = Recurrent(build_cell(name, SIZE, SIZE, vocabulary, **CELLS[name])).double()
+    gradients = "row-sparse" if sparse else "dense"
+    layer = Recurrent(build_cell(name, SIZE, SIZE, vocabulary, gradients=gradients, **CELLS[name])).double()
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.4)
-    layer.recurrence, layer.cell.sparse_gradients = how, sparse
+    layer.recurrence = how
     return layer
 
 
@@ -60,8 +61,9 @@ def name(request):
     return request.param
 
 
-def test_sparse_gradients_are_the_dense_ones(name):
-    sparse, dense = make(name, True), make(name, False)
+@pytest.mark.parametrize("how", ["naive", "fused"])
+def test_sparse_gradients_are_the_dense_ones(name, how):
+    sparse, dense = make(name, True, how), make(name, False)
     run(sparse).backward()
     run(dense).backward()
     for parameter, gradient in gradients(dense).items():
@@ -70,8 +72,9 @@ def test_sparse_gradients_are_the_dense_ones(name):
         same(found.to_dense(), gradient)
 
 
-def test_only_what_occurred_has_a_row(name):
-    layer = make(name, True)
+@pytest.mark.parametrize("how", ["naive", "fused"])
+def test_only_what_occurred_has_a_row(name, how):
+    layer = make(name, True, how)
     run(layer).backward()
     maps = [buffer for buffer_name, buffer in layer.named_buffers() if buffer_name.endswith("index_of_symbol")]
     occurred = (maps[0][layer.tokens] if maps else layer.tokens).unique()
