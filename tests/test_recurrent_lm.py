@@ -7,8 +7,10 @@ import torch
 from stub_task import StubTask, build
 
 from rntn_plugins import cell_names
+from rntn_plugins.cells.base import Rows
 from rntn_plugins.cells.index_map import rank_map, ranks
 from rntn_plugins.data.lm_dataset import CarrySlot
+from rntn_plugins.models import recurrent_decoder
 from rntn_plugins.models.recurrent_lm import architecture_name
 from rntn_plugins.registry import get_cell
 
@@ -138,6 +140,25 @@ def test_each_dropout_flag_acts_alone(place):
     assert (model(line)[0] - model(line)[0])[..., words].abs().max() > 1e-3
     off = model_of("gru", layers=2, dropout=0.9, **quiet).train()
     torch.testing.assert_close(off(line)[0], off(line)[0], atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("cell", ["gru", "gru_rntn", "r_rntn"])
+def test_symbols_that_repeat_are_embedded_once(cell, monkeypatch):
+    """Where dropout does not tell them apart; losses and gradients are the same."""
+    line, found = tokens(4, 20), []
+    line[1, 15:] = PAD
+    for share in (recurrent_decoder.MOST_DISTINCT, 0):
+        monkeypatch.setattr(recurrent_decoder, "MOST_DISTINCT", share)
+        model = model_of(cell).train()
+        assert isinstance(model.decoder.embed(line.t()), Rows) == bool(share)
+        loss = model(line)[0][..., 4:13].square().sum()
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    for repeated, each in zip(*found):
+        torch.testing.assert_close(repeated, each, atol=1e-5, rtol=1e-4)
+    monkeypatch.undo()
+    model = model_of(cell, dropout_embedding=0.5)
+    assert isinstance(model.decoder.embed(line.t()), Rows)
+    assert isinstance(model.train().decoder.embed(line.t()), torch.Tensor)
 
 
 def test_general_dropout_is_the_default_of_the_places():

@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rntn_plugins.ops.inputs import Inputs, Rows, expand, project  # noqa: F401  (Rows: for layers and models)
+
 ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
 
 Carry = Any  # a NamedTuple of tensors whose first dimension is B
@@ -159,11 +161,12 @@ class Cell(nn.Module):
             cls.has_fused = False
 
     def fused(
-        self, x: Tensor, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
+        self, x: Inputs, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
     ) -> Tuple[Tensor, Carry]:
         """All steps by a kernel of :mod:`rntn_plugins.ops`: what :meth:`project` and a loop of :meth:`step` compute.
 
-        Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1.
+        Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1. The inputs may
+        be :class:`~rntn_plugins.ops.inputs.Rows`; :func:`~rntn_plugins.ops.inputs.project` takes both.
         """
         raise NotImplementedError
 
@@ -245,3 +248,7 @@ class IdentityOrLinear(nn.Module):
         if self.weight is not None:
             return F.linear(x, self.weight, self.bias)
         return x if self.bias is None else x + self.bias
+
+    def fused(self, x: Inputs) -> Tensor:
+        """The same by :func:`~rntn_plugins.ops.inputs.project`."""
+        return self(expand(x)) if self.weight is None else project(x, self.weight, self.bias)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, IdentityOrLinear, option
 from rntn_plugins.ops import elman as ops
+from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -57,7 +58,7 @@ class Elman(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs, settings = (self.project(x), self.weight_hh), (str(self.options.activation),)
+        inputs, settings = (self.input.fused(x), self.weight_hh), (str(self.options.activation),)
         outputs, carry = run(ops.Elman, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
 
@@ -109,6 +110,7 @@ class SRN(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs, settings = (self.project(x), self.weight_cc), (str(self.options.activation),)
+        projected = project(x, self.weight_ih, self.bias)
+        inputs, settings = (projected, self.weight_cc), (str(self.options.activation),)
         outputs, carry = run(ops.SRN, settings, inputs, carry, lengths)
         return outputs, LinearState(*carry)

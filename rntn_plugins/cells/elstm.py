@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import Cell, option
 from rntn_plugins.cells.lstm import forget_bias_option, gate_input_option
 from rntn_plugins.ops import elstm as ops
+from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -96,11 +97,12 @@ class ELSTM1(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = [self.project(x), self.scales(carry.position, x.size(0)), self.output_bias]
+        steps = x.shape[0]
+        inputs = [project(x, self.weight_ih, self.bias), self.scales(carry.position, steps), self.output_bias]
         if self.weight_hh is not None:
             inputs.append(self.weight_hh)
         outputs, (h, c) = run(ops.ELSTM, (self.forget_gate,), inputs, (carry.h, carry.c), lengths)
-        return outputs, PositionedCell(h, c, carry.position + (x.size(0) if lengths is None else lengths))
+        return outputs, PositionedCell(h, c, carry.position + (steps if lengths is None else lengths))
 
     def scales(self, position: Tensor, steps: int) -> Tensor:
         """s_t of *steps* steps from the positions ``[B]`` on: ``[T, B, H]``, or ``[T, 1, H]`` if these are equal."""

@@ -14,6 +14,7 @@ from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
 from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
 from rntn_plugins.ops import gru_rntn as gru_ops
 from rntn_plugins.ops import lstm_peephole as lstm_ops
+from rntn_plugins.ops.inputs import Rows, expand, project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -33,6 +34,14 @@ def bilinear(left: Tensor, tensor: Tensor, right: Tensor) -> Tensor:
     """``out[b, k] = Σ_ij left[b, i] tensor[i, j, k] right[b, j]``: ``[B, I'], [I', J, H], [B, J] -> [B, H]``."""
     slices = (left @ tensor.flatten(1)).unflatten(1, tensor.shape[1:])  # [B, J, H]
     return torch.bmm(right.unsqueeze(1), slices).squeeze(1)
+
+
+def tensor_inputs(x, tensor: Tensor, form: str = "asymmetric") -> tuple:
+    """What the kernels read of the product: x ``[T, B, I]`` and the tensor; or, where inputs repeat, the distinct ones
+    ``[U, I]``, the tensor, and which of them each is ``[T, B]``."""
+    if isinstance(x, Rows) and form == "asymmetric":
+        return x.distinct, tensor, x.index
+    return expand(x), tensor
 
 
 @dataclass
@@ -96,8 +105,9 @@ class GRURNTN(GRU):
         return h, Hidden(h)
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (super().project(x), self.weight_hh_gates, self.weight_hh, x, self.weight_tensor)
         options = self.options
+        projected, pair = project(x, self.weight_ih, self.bias), tensor_inputs(x, self.weight_tensor, options.form)
+        inputs = (projected, self.weight_hh_gates, self.weight_hh, *pair)
         settings = (str(options.activation), str(options.update_gate), options.form == "full")
         outputs, carry = run(gru_ops.GRURNTN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
@@ -147,4 +157,4 @@ class LSTMRNTN(PeepholeLSTM):
     kernel = lstm_ops.LSTMRNTN
 
     def tensor_inputs(self, x):
-        return x, self.weight_tensor
+        return tensor_inputs(x, self.weight_tensor)

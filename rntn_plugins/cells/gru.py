@@ -9,6 +9,7 @@ import torch.nn.functional as F
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, Hidden, option
 from rntn_plugins.ops import gru as ops
+from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -84,7 +85,7 @@ class GRU(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (self.project(x), self.weight_hh_gates, self.weight_hh)
+        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh_gates, self.weight_hh)
         settings = (str(self.options.activation), str(self.options.update_gate))
         outputs, carry = run(ops.GRU, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rntn_plugins.cells.base import ACTIVATIONS, Cell, option
 from rntn_plugins.ops import hornn as ops
+from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -86,7 +87,7 @@ class HORNN(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        return self.over_time(ops.HORNN, (self.project(x), self.weight_hh), carry, lengths)
+        return self.over_time(ops.HORNN, (project(x, self.weight_ih, self.bias), self.weight_hh), carry, lengths)
 
     def over_time(self, kernel, inputs, carry, lengths, *settings):
         """Run a kernel; *settings* are those beside order and activation."""
@@ -108,7 +109,7 @@ class MaxHORNN(HORNN):
         return feedback.amax(dim=0)
 
     def fused(self, x, tokens, carry, lengths):
-        return self.over_time(ops.MaxHORNN, (self.project(x), self.weight_hh), carry, lengths)
+        return self.over_time(ops.MaxHORNN, (project(x, self.weight_ih, self.bias), self.weight_hh), carry, lengths)
 
 
 @dataclass
@@ -134,8 +135,8 @@ class FOFEHORNN(HORNN):
         return torch.einsum("n,nbh->bh", self.options.forgetting_factor**powers, feedback)
 
     def fused(self, x, tokens, carry, lengths):
-        inputs, factor = (self.project(x), self.weight_hh), float(self.options.forgetting_factor)
-        return self.over_time(ops.HORNN, inputs, carry, lengths, factor)
+        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh)
+        return self.over_time(ops.HORNN, inputs, carry, lengths, float(self.options.forgetting_factor))
 
 
 class WithGates(NamedTuple):
@@ -184,6 +185,6 @@ class GatedHORNN(HORNN):
         return (torch.sigmoid(from_input + from_state) * feedback).sum(dim=0)
 
     def fused(self, x, tokens, carry, lengths):
-        projected = self.project(x)
-        inputs = (projected.x, self.weight_hh, projected.gates, self.gate_weight_hh)
+        gates = project(x, self.gate_weight_ih, self.gate_bias)
+        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh, gates, self.gate_weight_hh)
         return self.over_time(ops.GatedHORNN, inputs, carry, lengths)

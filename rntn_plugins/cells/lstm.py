@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import Cell, option
 from rntn_plugins.ops import lstm as ops
 from rntn_plugins.ops import lstm_peephole as peephole_ops
+from rntn_plugins.ops.inputs import expand, project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -85,7 +86,12 @@ class LSTM(Cell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = [self.project(x)] if self.weight_hh is None else [self.project(x), self.weight_hh]
+        if self.weight_hh is not None and lengths is None and ops.torch_is_quicker(self.weight_hh, *carry):
+            outputs, carry = ops.by_torch(expand(x), self.weight_ih, self.weight_hh, self.bias, carry)
+            return outputs, HiddenAndCell(*carry)
+        inputs = [project(x, self.weight_ih, self.bias)]
+        if self.weight_hh is not None:
+            inputs.append(self.weight_hh)
         outputs, carry = run(ops.LSTM, (), inputs, carry, lengths)
         return outputs, HiddenAndCell(*carry)
 
@@ -171,7 +177,7 @@ class PeepholeLSTM(Cell):
     kernel = peephole_ops.PeepholeLSTM
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (self.gate_inputs(self.project(x)), self.weight_hh, self.weight_c, self.weight_co)
+        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh, self.weight_c, self.weight_co)
         settings = (self.options.peephole == "full",)
         outputs, carry = run(self.kernel, settings, [*inputs, *self.tensor_inputs(x)], carry, lengths)
         return outputs, HiddenAndCell(*carry)

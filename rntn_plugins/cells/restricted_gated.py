@@ -23,6 +23,7 @@ from rntn_plugins.cells.rntn import (
     num_matrices_option,
 )
 from rntn_plugins.ops import restricted_gated as ops
+from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -141,7 +142,7 @@ class GatedRestrictedCell(IndexedCell):
 
     def fused_inputs(self, x, tokens):
         """The inputs that the kernels of both cells begin with: x W + b ``[T, B, G·H]`` and f of the symbols."""
-        return F.linear(x, self.weight_ih, self.recurrent.shared_biases()), self.recurrent.index(tokens)
+        return project(x, self.weight_ih, self.recurrent.shared_biases()), self.recurrent.index(tokens)
 
 
 @dataclass

@@ -166,7 +166,7 @@ class RNTN(IndexedCell):
 
     def fused(self, x, tokens, carry, lengths):
         index = self.recurrence.index(tokens)
-        inputs = (self.input(x), index, self.recurrence.weight, self.recurrence.bias)
+        inputs = (self.input.fused(x), index, self.recurrence.weight, self.recurrence.bias)
         settings = (str(self.options.activation), self.row_sparse)
         outputs, carry = run(ops.RNTN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
@@ -254,7 +254,7 @@ class MRNN(IndexedCell):
     has_fused = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (self.input(x), tokens, self.weight_left, self.weight_right, self.factors)
+        inputs = (self.input.fused(x), tokens, self.weight_left, self.weight_right, self.factors)
         settings = (str(self.options.activation), self.row_sparse)
         outputs, carry = run(ops.MultiplicativeRNN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)

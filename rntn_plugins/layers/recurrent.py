@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Carry, Cell, at_step, zip_carry
+from rntn_plugins.cells.base import Carry, Cell, Inputs, at_step, expand, zip_carry
 
 
 def rows(condition: Tensor, like: Tensor) -> Tensor:
@@ -34,11 +34,11 @@ class Recurrent(nn.Module):
         self.cell = cell
 
     def forward(
-        self, x: Tensor, tokens: Optional[Tensor] = None, lengths: Optional[Tensor] = None, carry: Carry = None
+        self, x: Inputs, tokens: Optional[Tensor] = None, lengths: Optional[Tensor] = None, carry: Carry = None
     ) -> Tuple[Tensor, Carry]:
         """
         Args:
-            x: inputs ``[T, B, I]``.
+            x: inputs ``[T, B, I]``, or the :class:`~rntn_plugins.ops.inputs.Rows` that they are.
             tokens: symbols ``[T, B]``, for token-indexed cells.
             lengths: valid steps of each row ``[B]``, 0 to T; ``None``: all T.
             carry: the state to go on from; ``None``: the initial one.
@@ -49,11 +49,13 @@ class Recurrent(nn.Module):
         if carry is None:
             carry = self.cell.initial_carry(batch_size)
         if steps == 0:
-            return x.new_zeros(0, batch_size, self.cell.hidden_size), carry
+            return self.cell.zeros(0, batch_size, self.cell.hidden_size), carry
+        shortest = steps if lengths is None else int(lengths.min())
+        if shortest >= steps:
+            lengths = None
         if self.recurrence != "naive" and self.cell.has_fused and steps > 1:  # for one, the kernel is the slower one
             return self.cell.fused(x, tokens, carry, lengths)
-        projected = self.cell.project(x, tokens)
-        shortest = steps if lengths is None else int(lengths.min())
+        projected = self.cell.project(expand(x), tokens)
         outputs: List[Tensor] = []
         for t in range(steps):
             y, after = self.cell.step(at_step(projected, t), carry)
@@ -103,7 +105,7 @@ class RecurrentStack(nn.Module):
 
     def forward(self, x, tokens=None, lengths=None, carry: Carry = None) -> Tuple[Tensor, Carry]:
         """As :meth:`Recurrent.forward`; the carry is a tuple, one carry a layer."""
-        before = carry if carry is not None else self.initial_carry(x.size(1))
+        before = carry if carry is not None else self.initial_carry(x.shape[1])
         after = []
         for number, layer in enumerate(self.layers):
             if number:

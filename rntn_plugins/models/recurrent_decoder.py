@@ -9,12 +9,14 @@ from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import carry_tensors, fill_, map_carry
+from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carry
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.symbols import is_filler
 
+#: share of distinct symbols of a batch up to which it is worthwhile to know them
+MOST_DISTINCT = 0.75
 #: what a subclass overrides to score symbols in a way of its own
 OUTPUT_METHODS = ("forward", "output_layer", "get_normalized_probs")
 
@@ -108,8 +110,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
 
         tokens = tokens.t()  # time-major from here: [T, B]
         carry = None if stored is None else self.restore_carry(stored, tokens.size(1))
-        x = self.dropout_embedding(self.embed_tokens(tokens))
-        x, carry = self.stack(x, tokens, lengths, carry)
+        x, carry = self.stack(self.embed(tokens), tokens, lengths, carry)
         x = self.dropout_output(x)
 
         if incremental_state is not None:
@@ -118,6 +119,20 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         elif stream is not None:
             stream.put(self, [tensor.detach() for tensor in carry_tensors(carry)])
         return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
+
+    def embed(self, tokens: Tensor) -> Inputs:
+        """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once.
+
+        Not with dropout, which makes two embeddings of the same symbol differ; nor on an accelerator, which would have
+        to wait until the host knows how many there are.
+        """
+        dropout = self.dropout_embedding
+        if (dropout.p and (self.training or dropout.apply_during_inference)) or tokens.device.type != "cpu":
+            return dropout(self.embed_tokens(tokens))
+        symbols, index = tokens.unique(return_inverse=True)
+        if len(symbols) > MOST_DISTINCT * tokens.numel():
+            return self.embed_tokens(tokens)
+        return Rows(self.embed_tokens(symbols), index)
 
     def restore_carry(self, stored: List[Tensor], batch_size: int):
         """The carry from its flat list of tensors; ``ValueError`` where the number of rows differs."""

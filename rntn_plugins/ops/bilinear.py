@@ -1,68 +1,112 @@
-"""The tensor products of gated recurrent neural tensor networks."""
+"""The tensor products of gated recurrent neural tensor networks: ``out[b, k] += Σ_ij x[b, i] W[i, j, k] h[b, j]``.
+
+There are two orders of the sums. :class:`ByState` contracts W with x and h at every step: a large product for the few
+rows of a batch, and nothing to keep. :class:`ByInput` contracts W with the inputs before the loop, which gives a matrix
+``[H, H]`` for every distinct input: the better order where inputs repeat, its cost follows the number of distinct ones.
+"""
 
 from __future__ import annotations
+
+from typing import Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.recurrence import Kernel, every_step, flat
+from rntn_plugins.ops.indexed import Occurrences, RowMatrices
+from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.recurrence import Kernel, flat
 
-ROWS = 128  # T·B rows whose outer products are summed into the tensor's gradient in one matrix product
+CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
 
 
-class Bilinear:
-    """``out[b, k] += Σ_ij left[b, i] W[i, j, k] right[b, j]`` over the steps of a kernel.
-
-    What the backward pass needs, ``W right`` of all steps, is kept in ``slices``, ``[T, B, I', H]``. The product of W
-    with all inputs could be had before the loop, but would fill [T, B, J, H], and the operations are as many.
+class ByState:
+    """The outer products of x and h with W ``[I'·J, H]``, as it lies in memory, for every step. Nothing is kept.
 
     Args:
+        x: the left side ``[T, B, I']``; step t is read when it is added.
         tensor: W ``[I', J, H]``.
     """
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.shape = tensor.shape
-        self.by_right = tensor.transpose(0, 1).reshape(tensor.size(1), -1)  # [J, I'·H]
+    saved = ()
 
-    def start(self, kernel: Kernel, batch: int, keep: bool) -> Tensor:
-        """Allocate and return the slices."""
-        left, _, out = self.shape
-        self.slices = every_step(kernel, keep, batch, left, out)
-        self.each = list(self.slices.unbind(0))
-        return self.slices
+    def __init__(self, x: Tensor, tensor: Tensor) -> None:
+        self.x, self.each_x, self.shape = x, x.unbind(0), tensor.shape
+        self.matrix = tensor.flatten(0, 1)
+        self.outer = x.new_empty(x.size(1), *tensor.shape[:2])
 
-    def add(self, t: int, left: Tensor, right: Tensor, out: Tensor) -> None:
-        """Add step *t* to ``out`` [B, H]."""
-        slices = self.each[t]
-        torch.mm(right, self.by_right, out=slices.flatten(1))
-        out.unsqueeze(1).baddbmm_(left.unsqueeze(1), slices)
+    def start(self, kernel: Kernel) -> None:
+        self.factor = Factor(self.matrix, self.x.size(1))
 
-    def start_back(self, slices: Tensor) -> None:
-        self.each = list(slices.unbind(0))
-        steps, batch, left, out = slices.shape
-        self.window = max(1, min(steps, ROWS // max(1, batch)))
-        self.outer = slices.new_empty(self.window, batch, left, out)
-        self.gradient = torch.zeros_like(self.by_right)
-        self.waiting = 0
+    def add(self, t: int, h: Tensor, out: Tensor) -> None:
+        """Add the product of step *t* to *out* ``[B, H]``; h ``[B, J]``."""
+        torch.mul(self.each_x[t].unsqueeze(2), h.unsqueeze(1), out=self.outer)
+        self.factor.times_plus(self.outer.flatten(1), out, out=out)
 
-    def back(self, t: int, left: Tensor, rights: Tensor, d_out: Tensor, d_left: Tensor, d_right: Tensor) -> None:
-        """Step *t*, from the last to the first: into ``d_left`` [B, I'], and added to ``d_right`` [B, J].
+    def start_back(self, kernel: Kernel) -> None:
+        self.factor = Factor(self.matrix.t(), self.x.size(1))
+        self.d_x = torch.empty_like(self.x)
+        self.each_d_x = self.d_x.unbind(0)
 
-        Args:
-            rights: the right sides of all steps, ``[T, B, J]``.
-            d_out: ``[B, H]``.
-        """
-        torch.bmm(self.each[t], d_out.unsqueeze(2), out=d_left.unsqueeze(2))
-        self.waiting += 1
-        outer = self.outer[-self.waiting]
-        torch.mul(left.unsqueeze(2), d_out.unsqueeze(1), out=outer)
-        d_right.addmm_(outer.flatten(1), self.by_right.t())
-        if self.waiting == self.window or t == 0:
-            done = self.outer[-self.waiting :].flatten(2)
-            self.gradient.addmm_(flat(rights[t : t + self.waiting]).t(), flat(done))
-            self.waiting = 0
+    def back(self, t: int, h: Tensor, d_out: Tensor, d_h: Tensor) -> None:
+        """Sets ``d_x[t]``, and adds to *d_h* ``[B, J]``, given *d_out* ``[B, H]``."""
+        d_outer = self.factor.of(d_out).view_as(self.outer)
+        torch.bmm(h.unsqueeze(1), d_outer.transpose(1, 2), out=self.each_d_x[t].unsqueeze(1))
+        d_h.unsqueeze(1).baddbmm_(self.each_x[t].unsqueeze(1), d_outer)
 
-    def finish(self) -> Tensor:
-        """The tensor's gradient ``[I', J, H]``."""
+    def finish(self, hs: Tensor, d_outs: Tensor) -> Tuple[Tensor, Tensor]:
+        """The gradients of x and W; hs ``[T, B, J]``, d_outs ``[T, B, H]``."""
         left, right, out = self.shape
-        return self.gradient.view(right, left, out).transpose(0, 1).contiguous()
+        x, h, d_outs = flat(self.x).t().contiguous(), flat(hs).t().contiguous(), flat(d_outs).contiguous()
+        gradient = torch.empty_like(self.matrix)
+        block = max(1, min(left, CACHED // max(1, h.numel())))
+        outer = h.new_empty(block, *h.shape)
+        for first in range(0, left, block):
+            part = x[first : first + block]
+            torch.mul(part.unsqueeze(1), h, out=outer[: len(part)])
+            rows = slice(first * right, (first + len(part)) * right)
+            gradient[rows] = product(outer[: len(part)].flatten(0, 1), d_outs)
+        return self.d_x, gradient.view(self.shape)
+
+
+class ByInput:
+    """x W for every distinct input before the loop, then h.
+
+    Args:
+        x: the distinct inputs ``[U, I]``.
+        tensor: W ``[I, H, H]``.
+        index: which of them each one is ``[T, B]``.
+    """
+
+    saved = ("slices",)
+
+    def __init__(self, x: Tensor, tensor: Tensor, index: Tensor) -> None:
+        self.x, self.tensor, self.index = x, tensor, index
+
+    def start(self, kernel: Kernel) -> None:
+        """Sets on *kernel* what the backward pass reads: ``slices`` ``[U, H, H]``."""
+        kernel.slices = product(self.x, self.tensor.flatten(1)).unflatten(1, self.tensor.shape[1:])
+        self.start_back(kernel)
+
+    def add(self, t: int, h: Tensor, out: Tensor) -> None:
+        out.add_(self.matrices.transposed_times(t, self.slices, h))
+
+    def start_back(self, kernel: Kernel) -> None:
+        self.slices, self.matrices = kernel.slices, RowMatrices(self.index, kernel.slices)
+
+    def back(self, t: int, h: Tensor, d_out: Tensor, d_h: Tensor) -> None:
+        self.matrices.times(t, self.slices, d_out, d_h, out=d_h)
+
+    def finish(self, hs: Tensor, d_outs: Tensor) -> Tuple[Tensor, Tensor]:
+        d_slices = Occurrences(self.index, len(self.x), False).of_matrices(flat(hs), flat(d_outs)).flatten(1)
+        d_tensor = product(self.x.t(), d_slices).view(self.tensor.shape)
+        return product(d_slices, self.tensor.flatten(1).t()), d_tensor
+
+
+def tensor_product(x: Tensor, tensor: Tensor, index: Optional[Tensor] = None) -> Union[ByState, ByInput]:
+    """By inputs ``[U, I]`` if there is an index, else by states, with x ``[T, B, I']``."""
+    return ByState(x, tensor) if index is None else ByInput(x, tensor, index)
+
+
+def saved_by_product(inputs: Sequence[Tensor]) -> Tuple[str, ...]:
+    """What a kernel saves for the product of ``x, W`` or ``x, W, index``."""
+    return (ByState if len(inputs) == 2 else ByInput).saved

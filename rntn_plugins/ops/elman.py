@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_state, flat, output_state, steps_of, turns
 
 
@@ -26,24 +27,26 @@ class Elman(Kernel):
         x, weight = self.inputs
         self.hs = output_state(self, carry[0])
         self.states = (steps_of(self.hs),)
-        self.x, self.weight_t, self.activate = x.unbind(0), weight.t(), ACTIVATE[self.activation]
+        self.recur = Factor(weight.t(), x.size(1))
+        self.x, self.activate = x.unbind(0), ACTIVATE[self.activation]
 
     def step(self, t):
         h = self.states[0]
-        self.activate(torch.addmm(self.x[t], h[t], self.weight_t, out=h[t + 1]))
+        self.activate(self.recur.times_plus(h[t], self.x[t], out=h[t + 1]))
 
     def start_back(self, needs):
         self.slopes = slope(self.activation, self.hs[1:])
         self.d_x = torch.empty_like(self.slopes)
         self.each = list(zip(self.d_x.unbind(0), self.slopes.unbind(0)))
+        self.recur = Factor(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
         d_x, slope_t = self.each[t]
         torch.mul(d_states[0], slope_t, out=d_x)
-        torch.mm(d_x, self.inputs[1], out=d_states[0])
+        self.recur.times(d_x, out=d_states[0])
 
     def finish(self):
-        return self.d_x, flat(self.d_x).t() @ flat(self.hs[:-1])
+        return self.d_x, product(flat(self.d_x).t(), flat(self.hs[:-1]))
 
 
 class SRN(Kernel):
@@ -68,25 +71,26 @@ class SRN(Kernel):
         self.hs = carry[0].new_empty(x.shape)
         self.outputs = self.hs.view(self.hs.shape)
         self.each = list(zip(x.unbind(0), self.hs.unbind(0)))
-        self.weight_t, self.activate = weight.t(), ACTIVATE[self.activation]
+        self.recur, self.activate = Factor(weight.t(), x.size(1)), ACTIVATE[self.activation]
 
     def step(self, t):
         c = self.states[0]
         x, h = self.each[t]
-        torch.addmm(x, c[t], self.weight_t, out=c[t + 1])
+        self.recur.times_plus(c[t], x, out=c[t + 1])
         self.activate(h.copy_(c[t + 1]))
 
     def start_back(self, needs):
         self.slopes = slope(self.activation, self.hs)
         self.d_c = torch.empty_like(self.slopes)
         self.each = list(zip(self.d_c.unbind(0), self.slopes.unbind(0)))
+        self.recur = Factor(self.inputs[1], self.d_c.size(1))
 
     def back(self, t, d_states, d_output):
         d_c, slope_t = self.each[t]
         d_c.copy_(d_states[0])
         if d_output is not None:
             d_c.addcmul_(d_output, slope_t)
-        torch.mm(d_c, self.inputs[1], out=d_states[0])
+        self.recur.times(d_c, out=d_states[0])
 
     def finish(self):
-        return self.d_c, flat(self.d_c).t() @ flat(self.cs[:-1])
+        return self.d_c, product(flat(self.d_c).t(), flat(self.cs[:-1]))

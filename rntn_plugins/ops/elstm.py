@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
 
 
@@ -39,15 +40,15 @@ class ELSTM(Kernel):
         parts = (x, s, self.gates, self.gates[..., 2 * size :], i, candidate, o, o if f is None else f, self.squashed)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.news = torch.empty_like(carry[1])
-        self.weight_t = self.inputs[3].t() if len(self.inputs) > 3 else None
+        self.recur = Factor(self.inputs[3].t(), batch) if len(self.inputs) > 3 else None
 
     def step(self, t):
         (h, c), (h_after, c_after) = ((state[t] for state in self.states), (state[t + 1] for state in self.states))
         x, s, gates, o_f, i, candidate, o, f, squashed = self.each[t]
-        if self.weight_t is None:
+        if self.recur is None:
             gates.copy_(x)
         else:
-            torch.addmm(x, h, self.weight_t, out=gates)
+            self.recur.times_plus(h, x, out=gates)
         i.sigmoid_()
         candidate.tanh_()
         o_f.sigmoid_()
@@ -75,6 +76,7 @@ class ELSTM(Kernel):
         )  # slopes, until the loop comes by
         self.d_cs = torch.empty_like(self.news)
         self.d_x = torch.empty_like(self.gates)
+        self.recur = Factor(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
         # the blocks that c feeds are computed in one go; with a forget gate the output gate's lies between and is
         # overwritten
         blocks = (4 if self.forget_gate else 2, s.size(-1))
@@ -93,8 +95,8 @@ class ELSTM(Kernel):
             torch.mul(d_c, f, out=d_after)
         else:
             d_states[1] = d_c
-        if len(self.inputs) > 3:
-            torch.mm(d_x, self.inputs[3], out=d_h)
+        if self.recur is not None:
+            self.recur.times(d_x, out=d_h)
         else:
             d_h.zero_()
 
@@ -105,4 +107,4 @@ class ELSTM(Kernel):
         gradients = (self.d_x, d_s, self.d_squashed.sum(dim=(0, 1)))
         if len(self.inputs) == 3:
             return gradients
-        return (*gradients, flat(self.d_x).t() @ flat(self.hs[:-1]))
+        return (*gradients, product(flat(self.d_x).t(), flat(self.hs[:-1])))

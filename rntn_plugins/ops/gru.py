@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
 
 
@@ -57,19 +58,20 @@ class GRU(Kernel):
         self.candidates = every_step(self, keep, batch, size)
         parts = (*x.split([2 * size, size], dim=-1), self.rz, *self.rz.chunk(2, dim=-1), self.gated, self.candidates)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.gates_t, self.candidate_t, self.activate = gates.t(), candidate.t(), ACTIVATE[self.activation]
+        self.to_gates, self.to_candidate = Factor(gates.t(), batch), Factor(candidate.t(), batch)
+        self.activate = ACTIVATE[self.activation]
 
     def step(self, t):
         h, after = self.states[0][t], self.states[0][t + 1]
         x_rz, x_h, rz, r, z, gated, candidate = self.each[t]
-        torch.addmm(x_rz, h, self.gates_t, out=rz).sigmoid_()
+        self.to_gates.times_plus(h, x_rz, out=rz).sigmoid_()
         torch.mul(r, h, out=gated)
         self.activate(self.candidate_part(t, x_h, gated, candidate))
         blend(h, candidate, z, self.update_gate, after)
 
     def candidate_part(self, t, x, gated, out):
         """The candidate's pre-activation, into *out*."""
-        return torch.addmm(x, gated, self.candidate_t, out=out)
+        return self.to_candidate.times_plus(gated, x, out=out)
 
     def start_back(self, needs):
         before = self.hs[:-1]
@@ -79,6 +81,7 @@ class GRU(Kernel):
                  *factors(before, self.rz, self.candidates, self.activation, self.update_gate))  # fmt: skip
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.d_gated = before.new_empty(before.shape[1:])
+        self.of_gates, self.of_candidate = (Factor(weight, before.size(1)) for weight in self.inputs[1:3])
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]
@@ -87,17 +90,17 @@ class GRU(Kernel):
         torch.mul(d_h, to_update, out=d_z)
         d_gated = self.candidate_back(t, d_c)
         torch.mul(d_gated, to_reset, out=d_r)
-        d_h.mul_(to_before).addcmul_(d_gated, r).addmm_(d_rz, self.inputs[1])
+        self.of_gates.times_plus(d_rz, d_h.mul_(to_before).addcmul_(d_gated, r), out=d_h)
 
     def candidate_back(self, t, d_candidate):
         """The gradient of r ⊙ h from that of the candidate's pre-activation."""
-        return torch.mm(d_candidate, self.inputs[2], out=self.d_gated)
+        return self.of_candidate.times(d_candidate, out=self.d_gated)
 
     def finish(self):
         size = self.gated.size(-1)
         d_flat = flat(self.d_x)
         return (
             self.d_x,
-            d_flat[:, : 2 * size].t() @ flat(self.hs[:-1]),
-            d_flat[:, 2 * size :].t() @ flat(self.gated),
+            product(d_flat[:, : 2 * size].t(), flat(self.hs[:-1])),
+            product(d_flat[:, 2 * size :].t(), flat(self.gated)),
         )

@@ -44,7 +44,9 @@ class RowMatrices:
         self.lines = lines.view(steps, batch * size).unbind(0)
         self.starts = torch.arange(0, batch * size + 1, size, dtype=torch.int32)
         shape, values = (batch, count * size), stack.new_empty(batch * size)
-        self.asked = torch.sparse_csr_tensor(self.starts, lines[0].flatten(), values, shape, check_invariants=False)
+        self.asked = torch.sparse_csr_tensor(
+            self.starts, lines[0].flatten().clone(), values, shape, check_invariants=False
+        )
         self.columns, self.values = self.asked.col_indices(), self.asked.values().view(batch, size)
 
     def times(self, t: int, stack: Tensor, h: Tensor, x: Tensor, out: Tensor) -> Tensor:

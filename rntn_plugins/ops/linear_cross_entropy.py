@@ -15,6 +15,8 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from rntn_plugins.ops.products import product
+
 #: A chunk has as many rows as keep the buffer below this many numbers (a processor's cache, roughly) ...
 NUMBERS = 2**22
 #: ... but at least this many: with fewer, matrix products get slow.
@@ -84,14 +86,15 @@ def in_chunks(
     """The loss and the gradients of features, weight and bias, each only where it is needed."""
     count, symbols = len(features), len(weight)
     rows = min(chunk or rows_of_chunk(count, symbols), count)
-    buffer, losses = features.new_empty(rows, symbols), features.new_empty(count, 1)
+    losses = features.new_empty(count, 1)
     d_features = torch.empty_like(features) if needs[0] else None
     d_weight = (torch.empty_like if count else torch.zeros_like)(weight) if needs[1] else None
     d_bias = torch.zeros_like(bias) if needs[2] else None
     one_each = features.new_ones(rows, 1)
     for start in range(0, count, rows or 1):
         x, labels = features[start : start + rows], target[start : start + rows].unsqueeze(1)
-        scores = torch.addmm(bias, x, weight.t(), out=buffer[: len(x)])
+        scores = None  # free the last chunk's
+        scores = product(x, weight.t(), bias)
         torch.log_softmax(scores, 1, out=scores)
         torch.gather(scores, 1, labels, out=losses[start : start + rows])
         if not any(needs):

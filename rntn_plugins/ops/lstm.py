@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import torch
+from typing import List, Tuple
 
+import torch
+from torch import Tensor
+
+from rntn_plugins.ops.products import Factor, by_onednn, product
 from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
 
 
@@ -27,15 +31,15 @@ class LSTM(Kernel):
         i, f, candidate, o = self.gates.chunk(4, dim=-1)
         parts = (x, self.gates, self.gates[..., : 2 * size], i, f, candidate, o, self.squashed)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.weight_t = self.inputs[1].t() if len(self.inputs) > 1 else None
+        self.recur = Factor(self.inputs[1].t(), batch) if len(self.inputs) > 1 else None
 
     def step(self, t):
         (h, c), (h_after, c_after) = ((state[t] for state in self.states), (state[t + 1] for state in self.states))
         x, gates, i_f, i, f, candidate, o, squashed = self.each[t]
-        if self.weight_t is None:
+        if self.recur is None:
             gates.copy_(x)
         else:
-            torch.addmm(x, h, self.weight_t, out=gates)
+            self.recur.times_plus(h, x, out=gates)
         i_f.sigmoid_()
         candidate.tanh_()
         o.sigmoid_()
@@ -53,6 +57,7 @@ class LSTM(Kernel):
         torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
         self.to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
         self.d_x = torch.empty_like(self.gates)
+        self.recur = Factor(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
         shape = (*self.cs[0].shape[:1], 3, self.cs.size(-1))
         parts = (self.d_x, *(gates[..., : 3 * shape[2]].unflatten(-1, shape[1:]) for gates in (self.d_x, self.slopes)),
                  self.d_x.chunk(4, dim=-1)[3], to_o, self.to_cell, f)  # fmt: skip
@@ -65,12 +70,31 @@ class LSTM(Kernel):
         d_c.addcmul_(d_h, to_cell)
         torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
         d_c.mul_(f)
-        if len(self.inputs) > 1:
-            torch.mm(d_x, self.inputs[1], out=d_h)
+        if self.recur is not None:
+            self.recur.times(d_x, out=d_h)
         else:
             d_h.zero_()
 
     def finish(self):
         if len(self.inputs) == 1:
             return (self.d_x,)
-        return self.d_x, flat(self.d_x).t() @ flat(self.hs[:-1])
+        return self.d_x, product(flat(self.d_x).t(), flat(self.hs[:-1]))
+
+
+def torch_is_quicker(x: Tensor, *others: Tensor) -> bool:
+    """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker."""
+    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu")
+
+
+def by_torch(
+    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, carry: Tuple[Tensor, Tensor]
+) -> Tuple[Tensor, List[Tensor]]:
+    """``torch.nn.LSTM``'s function, whose gates come in the same order, over inputs ``[T, B, I]``, all of them valid.
+
+    Returns:
+        outputs ``[T, B, H]`` and the carry after the last step, as :func:`rntn_plugins.ops.recurrence.run`.
+    """
+    weights = [weight_ih, weight_hh, bias, torch.zeros_like(bias)]  # torch has two biases
+    before = [state.unsqueeze(0) for state in carry]
+    outputs, *after = torch.lstm(x, before, weights, True, 1, 0.0, True, False, False)
+    return outputs, [state.squeeze(0) for state in after]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from rntn_plugins.ops.bilinear import Bilinear
+from rntn_plugins.ops.bilinear import saved_by_product, tensor_product
 from rntn_plugins.ops.lstm import LSTM
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import flat
 
 
@@ -25,7 +26,7 @@ class PeepholeLSTM(LSTM):
     def start(self, carry, keep):
         super().start(carry, keep)
         if self.full:
-            self.peeps = [weight.t() for weight in self.inputs[2:4]]
+            self.peeps = [Factor(weight.t(), carry[0].size(0)) for weight in self.inputs[2:4]]
         else:
             self.peeps = [*self.inputs[2], *self.inputs[3]]
 
@@ -33,18 +34,18 @@ class PeepholeLSTM(LSTM):
         h, c = (state[t] for state in self.states)
         h_after, c_after = (state[t + 1] for state in self.states)
         x, gates, i_f, i, f, candidate, o, squashed = self.each[t]
-        torch.addmm(x, h, self.weight_t, out=gates)
+        self.recur.times_plus(h, x, out=gates)
         self.candidate_part(t, h, candidate)
         candidate.tanh_()
         if self.full:
-            i_f.addmm_(c, self.peeps[0])
+            self.peeps[0].times_plus(c, i_f, out=i_f)
         else:
             i.addcmul_(c, self.peeps[0])
             f.addcmul_(c, self.peeps[1])
         i_f.sigmoid_()
         torch.mul(f, c, out=c_after).addcmul_(i, candidate)
         if self.full:
-            o.addmm_(c_after, self.peeps[1])
+            self.peeps[1].times_plus(c_after, o, out=o)
         else:
             o.addcmul_(c_after, self.peeps[2])
         o.sigmoid_()
@@ -58,24 +59,26 @@ class PeepholeLSTM(LSTM):
         super().start_back(needs)
         self.d_if = self.d_x[..., : 2 * self.cs.size(-1)].unbind(0)
         self.d_candidate = self.d_x.chunk(4, dim=-1)[2].unbind(0)
+        if self.full:
+            self.peeps = [Factor(weight, self.d_x.size(1)) for weight in self.inputs[2:4]]
 
     def back(self, t, d_states, d_output):
         d_h, d_c = d_states
         d_x, d_ifc, slopes, d_o, to_o, to_cell, f = self.each[t]
-        weight, weight_c, weight_co = self.inputs[1:4]
+        weight_c, weight_co = self.inputs[2:4]
         torch.mul(d_h, to_o, out=d_o)
         d_c.addcmul_(d_h, to_cell)
         if self.full:
-            d_c.addmm_(d_o, weight_co)
+            self.peeps[1].times_plus(d_o, d_c, out=d_c)
         else:
             d_c.addcmul_(d_o, weight_co[0])
         torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
         d_c.mul_(f)
         if self.full:
-            d_c.addmm_(self.d_if[t], weight_c)
+            self.peeps[0].times_plus(self.d_if[t], d_c, out=d_c)
         else:
             d_c.add_((d_ifc[:, :2] * weight_c).sum(1))
-        torch.mm(d_x, weight, out=d_h)
+        self.recur.times(d_x, out=d_h)
         self.candidate_back(t, self.d_candidate[t], d_h)
 
     def candidate_back(self, t, d_candidate, d_h):
@@ -86,7 +89,8 @@ class PeepholeLSTM(LSTM):
         size = self.cs.size(-1)
         d_if, d_o = d_x[..., : 2 * size], d_x[..., 3 * size :]
         if self.full:
-            d_c, d_co = flat(d_if).t() @ flat(self.cs[:-1]), flat(d_o).t() @ flat(self.cs[1:])
+            d_c = product(flat(d_if).t(), flat(self.cs[:-1]))
+            d_co = product(flat(d_o).t(), flat(self.cs[1:]))
         else:
             d_c = (d_if.unflatten(-1, (2, size)) * self.cs[:-1].unsqueeze(2)).sum((0, 1))
             d_co = (d_o * self.cs[1:]).sum((0, 1)).unsqueeze(0)
@@ -96,30 +100,30 @@ class PeepholeLSTM(LSTM):
 class LSTMRNTN(PeepholeLSTM):
     """Peephole LSTM whose candidate adds x_t W_tsr h_{t-1}: T16 (19)-(20).
 
-    Inputs: those of :class:`PeepholeLSTM`, then x itself ``[T, B, I]`` and W_tsr ``[I, H, H]``. Carry: h, c.
+    Inputs: those of :class:`PeepholeLSTM`, then what :func:`~rntn_plugins.ops.bilinear.tensor_product` takes: x itself
+    ``[T, B, I]`` and W_tsr ``[I, H, H]``; or distinct inputs, W_tsr and their index. Carry: h, c.
     """
 
-    saved = (*PeepholeLSTM.saved, "slices")
+    @property
+    def saved(self):
+        return (*PeepholeLSTM.saved, *saved_by_product(self.inputs[4:]))
 
     def start(self, carry, keep):
         super().start(carry, keep)
-        self.bilinear = Bilinear(self.inputs[5])
-        self.slices = self.bilinear.start(self, carry[0].size(0), keep)
-        self.left = self.inputs[4].unbind(0)
+        self.product = tensor_product(*self.inputs[4:])
+        self.product.start(self)
 
     def candidate_part(self, t, h, candidate):
-        self.bilinear.add(t, self.left[t], h, candidate)
+        self.product.add(t, h, candidate)
 
     def start_back(self, needs):
         super().start_back(needs)
-        x, tensor = self.inputs[4:]
-        self.bilinear = Bilinear(tensor)
-        self.bilinear.start_back(self.slices)
-        self.left, self.d_left = x.unbind(0), torch.empty_like(x)
-        self.d_lefts = self.d_left.unbind(0)
+        self.product = tensor_product(*self.inputs[4:])
+        self.product.start_back(self)
 
     def candidate_back(self, t, d_candidate, d_h):
-        self.bilinear.back(t, self.left[t], self.hs, d_candidate, self.d_lefts[t], d_h)
+        self.product.back(t, self.hs[t], d_candidate, d_h)
 
     def finish(self):
-        return (*super().finish(), self.d_left, self.bilinear.finish())
+        found = self.product.finish(self.hs[:-1], self.d_x.chunk(4, dim=-1)[2])
+        return (*super().finish(), *found, *[None] * (len(self.inputs) - 6))

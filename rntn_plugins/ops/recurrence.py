@@ -262,8 +262,6 @@ def run(
         tensors = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
         with torch.autocast(device, enabled=False):
             return run(kernel, settings, tensors[: len(inputs)], tensors[len(inputs) :], lengths)
-    if lengths is not None and int(lengths.min()) >= inputs[0].size(0):
-        lengths = None
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     outputs, *final = Fused.apply(kernel, settings, lengths, keep, len(inputs), *tensors)
     return outputs, final

@@ -14,26 +14,27 @@ from torch import Tensor
 
 from rntn_plugins.ops.gru import blend, factors
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices, at_index
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
 
 
 class Shared:
     """Neighbouring gates whose matrix W ``[G·H, H]`` is the same for all symbols."""
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight, self.weight_t, self.width = weight, weight.t(), weight.size(0)
+    def __init__(self, weight: Tensor, back: bool, rows: int) -> None:
+        self.factor, self.width = Factor(weight if back else weight.t(), rows), weight.size(0)
 
     def inputs(self, x: Tensor, index: Tensor) -> Tensor:
         return x
 
     def times(self, t: int, h: Tensor, x: Tensor, out: Tensor) -> None:
-        torch.addmm(x, h, self.weight_t, out=out)
+        self.factor.times_plus(h, x, out=out)
 
     def back(self, t: int, d: Tensor, d_h: Tensor) -> None:
-        d_h.addmm_(d, self.weight)
+        self.factor.times_plus(d, d_h, out=d_h)
 
     def gradients(self, d: Tensor, h: Tensor, occurrences: Occurrences) -> List[Tensor]:
-        return [d.t() @ h]
+        return [product(d.t(), h)]
 
 
 class PerSymbol:
@@ -55,13 +56,13 @@ class PerSymbol:
         return [occurrences.of_matrices(d, h), occurrences.of_rows(d)]
 
 
-def pieces(tensors: Sequence[Tensor], index: Tensor) -> Iterator[Shared | PerSymbol]:
-    """The pieces of all gates of a kernel (see above)."""
+def pieces(tensors: Sequence[Tensor], index: Tensor, back: bool) -> Iterator[Shared | PerSymbol]:
+    """The pieces of all gates of a kernel (see above), for the way forth or *back*."""
     rest, matrices = list(tensors), None
     while rest:
         weight = rest.pop(0)
         if weight.dim() == 2:
-            yield Shared(weight)
+            yield Shared(weight, back, index.size(1))
         else:
             matrices = matrices or RowMatrices(index, weight)
             yield PerSymbol(weight, rest.pop(0), matrices)
@@ -126,8 +127,8 @@ class RestrictedGRU(Kernel):
     def __init__(self, update_gate: str, sparse: bool) -> None:
         self.update_gate, self.sparse = update_gate, sparse
 
-    def recurrent(self) -> None:
-        *gates, candidate = pieces(self.inputs[2:], self.inputs[1])
+    def recurrent(self, back: bool) -> None:
+        *gates, candidate = pieces(self.inputs[2:], self.inputs[1], back)
         self.gates, self.candidate = Gates(gates), Gates([candidate])
 
     def start(self, carry, keep):
@@ -138,7 +139,7 @@ class RestrictedGRU(Kernel):
         self.rz = every_step(self, keep, batch, 2 * size)
         self.gated = every_step(self, keep, batch, size)
         self.candidates = every_step(self, keep, batch, size)
-        self.recurrent()
+        self.recurrent(back=False)
         self.gates.start(x[..., : 2 * size], index, self.rz)
         self.candidate.start(x[..., 2 * size :], index, self.candidates)
         parts = (self.rz, *self.rz.chunk(2, dim=-1), self.gated, self.candidates)
@@ -157,7 +158,7 @@ class RestrictedGRU(Kernel):
         before = self.hs[:-1]
         size = before.size(-1)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
-        self.recurrent()
+        self.recurrent(back=True)
         self.gates.start_back(self.d_x[..., : 2 * size])
         self.candidate.start_back(self.d_x[..., 2 * size :])
         parts = (*self.d_x.chunk(3, dim=-1), self.rz[..., :size],
@@ -195,8 +196,8 @@ class RestrictedLSTM(Kernel):
     def __init__(self, sparse: bool) -> None:
         self.sparse = sparse
 
-    def recurrent(self) -> None:
-        self.gates = Gates(list(pieces(self.inputs[2:], self.inputs[1])))
+    def recurrent(self, back: bool) -> None:
+        self.gates = Gates(list(pieces(self.inputs[2:], self.inputs[1], back)))
 
     def start(self, carry, keep):
         x, index = self.inputs[:2]
@@ -206,7 +207,7 @@ class RestrictedLSTM(Kernel):
         self.states = (steps_of(self.hs), turns(self.cs, self.steps))
         self.pre = every_step(self, keep, batch, 4 * size)
         self.squashed = every_step(self, keep, batch, size)  # tanh(c_t)
-        self.recurrent()
+        self.recurrent(back=False)
         self.gates.start(x, index, self.pre)
         parts = (self.pre[..., : 3 * size], *self.pre.chunk(4, dim=-1), self.squashed)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
@@ -231,7 +232,7 @@ class RestrictedLSTM(Kernel):
         torch.addcmul(i, i, candidate * candidate, value=-1, out=to_c)
         to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
         self.d_x = torch.empty_like(self.pre)
-        self.recurrent()
+        self.recurrent(back=True)
         self.gates.start_back(self.d_x)
         size = self.cs.size(-1)
         d_i_f, to_i_f = (gates[..., : 2 * size].unflatten(-1, (2, size)) for gates in (self.d_x, slopes))

@@ -6,6 +6,7 @@ import torch
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices, at_index
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
 
 
@@ -76,15 +77,17 @@ class MultiplicativeRNN(Kernel):
         self.outer = every_step(self, keep, batch, size)  # v ⊙ R h
         parts = (x, at_index(factors, index), self.inner, self.outer)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.left_t, self.right_t, self.activate = left.t(), right.t(), ACTIVATE[self.activation]
+        self.left, self.right = Factor(left.t(), batch), Factor(right.t(), batch)
+        self.activate = ACTIVATE[self.activation]
 
     def step(self, t):
         h, after = self.states[0][t], self.states[0][t + 1]
         x, factor, inner, outer = self.each[t]
-        torch.mul(factor, torch.mm(h, self.right_t, out=inner), out=outer)
-        self.activate(torch.addmm(x, outer, self.left_t, out=after))
+        torch.mul(factor, self.right.times(h, out=inner), out=outer)
+        self.activate(self.left.times_plus(outer, x, out=after))
 
     def start_back(self, needs):
+        self.left, self.right = (Factor(weight, self.hs.size(1)) for weight in self.inputs[2:4])
         self.slopes = slope(self.activation, self.hs[1:])
         self.d_x, self.d_outer, self.d_inner = (
             torch.empty_like(like) for like in (self.slopes, self.inner, self.inner)
@@ -94,17 +97,16 @@ class MultiplicativeRNN(Kernel):
 
     def back(self, t, d_states, d_output):
         d_x, slope_t, d_outer, factor, d_inner = self.each[t]
-        _, _, left, right, _ = self.inputs
         torch.mul(d_states[0], slope_t, out=d_x)
-        torch.mul(factor, torch.mm(d_x, left, out=d_outer), out=d_inner)
-        torch.mm(d_inner, right, out=d_states[0])
+        torch.mul(factor, self.left.times(d_x, out=d_outer), out=d_inner)
+        self.right.times(d_inner, out=d_states[0])
 
     def finish(self):
         _, index, _, _, factors = self.inputs
         return (
             self.d_x,
             None,
-            flat(self.d_x).t() @ flat(self.outer),
-            flat(self.d_inner).t() @ flat(self.hs[:-1]),
+            product(flat(self.d_x).t(), flat(self.outer)),
+            product(flat(self.d_inner).t(), flat(self.hs[:-1])),
             Occurrences(index, factors.size(0), self.sparse).of_rows(flat(self.d_outer * self.inner)),
         )

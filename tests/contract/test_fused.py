@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from rntn_plugins import build_cell, cell_names
-from rntn_plugins.cells.base import Vocabulary, carry_tensors, map_carry
+from rntn_plugins.cells.base import Rows, Vocabulary, carry_tensors, map_carry
 from rntn_plugins.layers.recurrent import Recurrent
+from rntn_plugins.ops import inputs, products
 from rntn_plugins.registry import get_cell
 
 K, V = 4, 11
@@ -45,16 +46,17 @@ def make(name: str, options: dict, input_size: int, hidden_size: int) -> Recurre
     return layer
 
 
-def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use):
+def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use, distinct=0):
     """Outputs, final carry and the gradients of x, initial carry and parameters of a random function of what *use*
-    names."""
+    names; with so many *distinct* inputs, if any number is given."""
     layer.recurrence = how
     random = torch.Generator().manual_seed(2)
 
     def normal(*shape):
-        return torch.randn(*shape, generator=random, dtype=torch.float64)
+        return torch.randn(*shape, generator=random, dtype=layer.cell.zeros(1).dtype)
 
-    x = normal(steps, batch, layer.cell.input_size).requires_grad_()
+    leaf = normal(*([distinct] if distinct else [steps, batch]), layer.cell.input_size).requires_grad_()
+    x = Rows(leaf, torch.randint(0, distinct, (steps, batch), generator=random)) if distinct else leaf
     tokens = torch.randint(0, V, (batch, steps), generator=random).t()  # models turn batch-first ones round
     carry = map_carry(
         lambda part: normal(*part.shape).requires_grad_() if part.is_floating_point() else part + 2,
@@ -65,16 +67,16 @@ def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use):
     weighed = [normal(*part.shape) for part in results]
     pairs = {"outputs": slice(0, 1), "carry": slice(1, None), "both": slice(None)}[use]
     loss = sum((a * b).sum() for a, b in zip(results[pairs], weighed[pairs]) if a.is_floating_point())
-    leaves = [x, *(part for part in carry_tensors(carry) if part.is_floating_point()), *layer.parameters()]
+    leaves = [leaf, *(part for part in carry_tensors(carry) if part.is_floating_point()), *layer.parameters()]
     gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
     gradients = [torch.zeros_like(leaf) if g is None else g.to_dense() for leaf, g in zip(leaves, gradients)]
     return [*results, *gradients]
 
 
-def same(one, other):
+def same(one, other, tolerance=1e-10):
     for a, b in zip(one, other, strict=True):
         assert a.dtype == b.dtype and a.isfinite().all()
-        torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)
+        torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
 SHAPES = [  # steps, batch, I, H, lengths
@@ -96,7 +98,23 @@ def fused_cells():
 
 @pytest.mark.parametrize("name, options", fused_cells())
 def test_same_function_as_the_naive_twin(name, options):
-    for (steps, batch, inputs, hidden, lengths), use in zip(SHAPES, itertools.cycle(["both", "outputs", "carry"])):
-        layer = make(name, options, inputs, hidden)
+    for (steps, batch, input_size, hidden, lengths), use in zip(SHAPES, itertools.cycle(["both", "outputs", "carry"])):
+        layer = make(name, options, input_size, hidden)
         lengths = None if lengths is None else torch.tensor(lengths)
         same(*(evaluate(layer, how, steps, batch, lengths, use) for how in ("fused", "naive")))
+    lengths = torch.tensor([4, 0, 2])
+    same(*(evaluate(make(name, options, 3, 4), how, 4, 3, lengths, "both", distinct=5) for how in ("fused", "naive")))
+
+
+@pytest.mark.parametrize("name", cell_names())
+def test_same_function_by_onednn(name, monkeypatch):
+    """Float32, with every product left to oneDNN, and plain LSTMs to its own."""
+    if not products.by_onednn(torch.ones(1)):
+        pytest.skip("torch has no oneDNN here")
+    for module, limit in ((products, "SMALL"), (products, "SMALL_WORK"), (products, "TURNED_WORK"),
+                          (inputs, "SMALL_WORK")):  # fmt: skip
+        monkeypatch.setattr(module, limit, 0)
+    layer = make(name, next(variants(name)), 5, 6).float()
+    if layer.cell.has_fused:
+        for distinct in (0, 4):
+            same(*(evaluate(layer, how, 4, 3, None, "both", distinct) for how in ("fused", "naive")), tolerance=1e-4)

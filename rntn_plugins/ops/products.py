@@ -1,0 +1,73 @@
+"""Matrix products by the faster of a CPU's two libraries.
+
+torch's own products go to its BLAS. For float32 torch also has oneDNN, which on many processors is quicker by a third
+for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay out in blocks
+once for all steps. Small products, other types and other devices are left to torch.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+SMALL = 180_000  # numbers of a matrix below which torch's own product of a few rows is as quick
+SMALL_WORK = 4_000_000  # multiply-adds below which any product is
+TURNED_WORK = 400_000_000  # the same where the left matrix has to be turned first
+LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
+
+_linear = _lay_out = None
+if torch.backends.mkldnn.is_available():
+    _linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    _lay_out = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+
+
+def by_onednn(*tensors: Tensor) -> bool:
+    """Whether oneDNN has products of these tensors."""
+    return (
+        _linear is not None
+        and _lay_out is not None
+        and torch.backends.mkldnn.enabled
+        and all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    )
+
+
+def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """a b + bias: ``[M, K], [K, N], [N] -> [M, N]``, without autograd."""
+    work = a.size(0) * b.numel()
+    if work < (SMALL_WORK if a.is_contiguous() else TURNED_WORK) or not by_onednn(a, b):
+        return a @ b if bias is None else torch.addmm(bias, a, b)
+    return _linear(a.contiguous(), dense(b.t()), bias, "none", [], "")
+
+
+def dense(matrix: Tensor) -> Tensor:
+    """A matrix without gaps between its rows or columns: with some, oneDNN has no quick product."""
+    return matrix if matrix.is_contiguous() or matrix.t().is_contiguous() else matrix.contiguous()
+
+
+class Factor:
+    """A matrix M ``[K, N]`` that the rows of every step are multiplied with, without autograd."""
+
+    def __init__(self, matrix: Tensor, rows: int) -> None:
+        self.matrix, self.laid_out = matrix, None
+        if matrix.numel() >= SMALL and rows > 1 and by_onednn(matrix):
+            self.laid_out = dense(matrix.t())
+            if matrix.size(0) <= LONG * matrix.size(1):
+                self.laid_out = _lay_out(self.laid_out, rows)
+
+    def times(self, x: Tensor, out: Tensor) -> Tensor:
+        """x M: ``[B, N]``, into *out*."""
+        return torch.mm(x, self.matrix, out=out) if self.laid_out is None else out.copy_(self.of(x))
+
+    def of(self, x: Tensor) -> Tensor:
+        """x M: a new ``[B, N]``."""
+        if self.laid_out is None:
+            return torch.mm(x, self.matrix)
+        return _linear(x.contiguous(), self.laid_out, None, "none", [], "")
+
+    def times_plus(self, x: Tensor, other: Tensor, out: Tensor) -> Tensor:
+        """x M + other: ``[B, N]``, into *out*, which may be *other*."""
+        if self.laid_out is None:
+            return torch.addmm(other, x, self.matrix, out=out)
+        return out.copy_(_linear.binary(x.contiguous(), other.contiguous(), self.laid_out, None, "add"))

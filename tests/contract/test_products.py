@@ -1,0 +1,68 @@
+"""Matrix products by oneDNN against torch's own, at sizes where it is asked."""
+
+import pytest
+import torch
+
+from rntn_plugins.ops.inputs import Rows, project
+from rntn_plugins.ops.products import LONG, SMALL, SMALL_WORK, TURNED_WORK, Factor, by_onednn, product
+
+needs_onednn = pytest.mark.skipif(not by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
+
+
+@needs_onednn
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+def test_products(turned, gaps):
+    size = 740
+    assert size**3 >= TURNED_WORK > SMALL_WORK
+    a, b = torch.randn(2, size, size)
+    a, wide = a.t() if turned else a, torch.randn(size, size + 3)
+    if gaps:  # some layouts have no quick product: they must be laid out anew, and give the same
+        wide[:, :size] = b
+        b = wide[:, :size]
+    bias = torch.randn(size)
+    close(product(a, b), a @ b)
+    close(product(a, b, bias), a @ b + bias)
+
+
+@needs_onednn
+@pytest.mark.parametrize("rows, columns", [(300, 620), (620, 300), (20 * LONG, 600), (LONG * 110, 105)])
+def test_factors(rows, columns):
+    """Matrices large enough, laid out anew or not; rows with gaps, results into what was added."""
+    assert rows * columns >= SMALL
+    matrix, x, other = torch.randn(rows, columns), torch.randn(4, 2 * rows)[:, :rows], torch.randn(4, columns)
+    for each in (matrix, matrix.t().contiguous().t()):
+        factor = Factor(each, 4)
+        assert factor.laid_out is not None
+        close(factor.of(x), x @ matrix)
+        close(factor.times(x, out=torch.empty(4, columns)), x @ matrix)
+        close(factor.times_plus(x, other, out=torch.empty(4, columns)), x @ matrix + other)
+        into = other.clone()
+        assert factor.times_plus(x, into, out=into) is into
+        close(into, x @ matrix + other)
+
+
+@pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])
+def test_other_types_and_small_ones_are_left_to_torch(tensor):
+    factor = Factor(tensor, 4)
+    assert factor.laid_out is None
+    x = torch.randn(4, len(tensor), dtype=tensor.dtype)
+    assert torch.equal(factor.of(x), x @ tensor) and torch.equal(product(x, tensor), x @ tensor)
+
+
+@pytest.mark.parametrize("size", [5, 210])
+@pytest.mark.parametrize("repeat", [False, True])
+def test_projection(size, repeat):
+    """Values and gradients of inputs, weight and bias."""
+    index = torch.randint(0, 90, (12, 10))
+    x, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((90, size), (2 * size, size), (2 * size,)))
+    found = project(Rows(x, index) if repeat else x[index], weight, bias)
+    wanted = torch.nn.functional.linear(x[index], weight, bias)
+    close(found, wanted)
+    d = torch.randn_like(found)
+    for a, b in zip(*(torch.autograd.grad(out, (x, weight, bias), d) for out in (found, wanted))):
+        close(a, b)
