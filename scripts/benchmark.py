@@ -1,9 +1,10 @@
-"""How fast the cells are, layer by layer and as whole training updates, against other implementations and the floor.
+"""How fast the cells are, layer by layer, training and generating, against other implementations and the floor.
 
     python scripts/benchmark.py bars                          # the project's requirements: measured, met or missed
     python scripts/benchmark.py cells --cells gru_rntn r_rntn # one layer, forward and backward, at the papers' sizes
     python scripts/benchmark.py cells --compile               # and torch.compile of the naive loop
     python scripts/benchmark.py updates                       # fairseq-train on a made-up corpus, fairseq's lstm_lm too
+    python scripts/benchmark.py generation                    # fairseq's generator: 20 and 200 tokens, beam 1 and 5
     python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
     python scripts/benchmark.py cells --list                  # what would be measured
 
@@ -14,6 +15,11 @@ Memory of a layer is the growth of the process's highest resident size (``VmHWM`
 ``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it
 held before it (parameters, inputs); on CUDA ``torch.cuda.max_memory_allocated`` likewise. Of ``fairseq-train`` it is
 ``ru_maxrss`` of the whole process. The floor is described in ``benchmark_floor.py``.
+
+``generation`` is ``fairseq-generate``'s own way with models of random weights (``measure_generation`` in
+``benchmark_measure.py``). "a token, 200 / 20" is the time of a token of a text of 200 over that of one of 20: 1 where a
+step does not depend on how much was generated before it, less where what a call costs once is spread over more tokens.
+"over bare steps" is the generator's time over that of the model's steps alone: what above 1 is not the model's.
 
 The JSON file: ``what``, ``arguments``, ``environment`` (versions, machine, commit), ``complete``, and ``contenders``,
 each with the ``group`` and ``role`` it is found by, its ``spec`` (all sizes and flags) and its ``records``, one per
@@ -77,11 +83,11 @@ def write_corpus(folder: Path, vocabulary: int, tokens: int) -> str:
 
 
 def prepare(contenders: List[dict], folder: Path) -> None:
-    """Corpora for the training updates, one a vocabulary, long enough for one epoch."""
-    specs = [each["spec"] for each in contenders if each["spec"]["kind"] == "update"]
+    """Corpora for whole models, one a vocabulary, long enough for one epoch."""
+    specs = [each["spec"] for each in contenders if "corpus_tokens" in each["spec"]]
     for vocabulary in {spec["vocabulary"] for spec in specs}:
         using = [spec for spec in specs if spec["vocabulary"] == vocabulary]
-        tokens = max((spec["updates"] + 5) * spec["batch"] * spec["steps"] for spec in using)
+        tokens = max(spec["corpus_tokens"] for spec in using)
         path = write_corpus(folder / f"words{vocabulary}", vocabulary, tokens)
         for spec in using:
             spec["data"] = path
@@ -168,9 +174,10 @@ def environment(args) -> dict:
 
 def parse(arguments: Optional[List[str]]):
     parser = argparse.ArgumentParser(
-        prog="benchmark", description="Speed and memory of cells and of training updates, against peers and the floor."
+        prog="benchmark",
+        description="Speed and memory of cells, training updates and generation, against peers and the floor.",
     )
-    parser.add_argument("what", choices=tuple(PLANS), metavar="WHAT", help="cells, updates, scaling or bars")
+    parser.add_argument("what", choices=tuple(PLANS), metavar="WHAT", help=", ".join(PLANS))
     parser.add_argument("--cells", nargs="+", metavar="NAME", help="cells or architectures (default: the papers')")
     parser.add_argument("--list", action="store_true", help="list what would be measured")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")

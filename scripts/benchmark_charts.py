@@ -45,7 +45,7 @@ def bar_figure(pyplot, results: Results):
         label = "measured against required (right of 1: met)"
         for bar in results.data["bars"]:
             numbers, met = judge(results, bar)
-            if numbers and min(numbers) > 0:
+            if numbers and bar["limit"] is not None and min(numbers) > 0:
                 margin = [value / bar["limit"] if bar["least"] else bar["limit"] / value for value in numbers]
                 groups[bar["what"]] = {"met" if met else "missed": Spread(margin[0], *sorted(margin[1:]))}
     else:

@@ -1,6 +1,7 @@
 """Counted work of a layer: floating point operations and bytes of a forward and backward pass.
 
-The floor is the least time that they can take, at the rates of GEMM and copy that scripts/benchmark.py measures.
+The floor is the least time that they can take, at the rates of GEMM and copy that scripts/benchmark.py measures: of
+GEMM with whichever of torch's libraries is the faster here (on a CPU its BLAS or oneDNN), whatever ours computes with.
 """
 
 from __future__ import annotations

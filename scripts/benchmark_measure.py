@@ -1,7 +1,7 @@
 """What scripts/benchmark.py runs in a process of its own: measures one contender.
 
-A layer of ours, a peer, the machine's rates, or whole training updates. Reads its spec (all sizes and flags) from
-standard input and writes a record of samples to standard output, both JSON. A layer needs no fairseq.
+A layer of ours, a peer, the machine's rates, whole training updates, or generation. Reads its spec (all sizes and
+flags) from standard input and writes a record of samples to standard output, both JSON. A layer needs no fairseq.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ import tempfile
 import time
 import types
 from pathlib import Path
-from typing import Callable, Dict, Optional
+from typing import Callable, Dict, List, Optional
 
 ROOT = Path(__file__).resolve().parents[1]
+LOOPS = ("naive", "gather")  # recurrences that are no kernel
 
 
 def load_cells() -> None:
@@ -34,6 +35,29 @@ def load_cells() -> None:
         sys.modules["rntn_plugins"] = package
     for file in sorted((ROOT / "rntn_plugins" / "cells").glob("[!_]*.py")):
         importlib.import_module(f"rntn_plugins.cells.{file.stem}")
+
+
+def synchroniser(device: str) -> Callable:
+    """What waits until everything that was started has been computed."""
+    import torch
+
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+def seconds_of(run: Callable, device: str) -> float:
+    synchronise = synchroniser(device)
+    synchronise()
+    start = time.perf_counter()
+    run()
+    synchronise()
+    return time.perf_counter() - start
+
+
+def passes_a_sample(spec: dict, seconds: Callable) -> int:
+    """How many passes last ``least_seconds`` together; *seconds*: takes one and says how long that was."""
+    if not spec["least_seconds"]:
+        return 1
+    return max(1, min(1000, math.ceil(spec["least_seconds"] / max(seconds(), 1e-6))))
 
 
 class PeakMemory:
@@ -77,7 +101,7 @@ def measure_passes(forward: Callable, parameters, x, width: int, spec: dict) -> 
 
     leaves = [*parameters, x]
     gradient = torch.randn(*x.shape[:2], width, device=x.device, dtype=x.dtype)
-    synchronise = torch.cuda.synchronize if spec["device"] == "cuda" else lambda: None
+    synchronise = synchroniser(spec["device"])
 
     def one_pass() -> tuple:
         for leaf in leaves:
@@ -94,13 +118,31 @@ def measure_passes(forward: Callable, parameters, x, width: int, spec: dict) -> 
     memory = PeakMemory(spec["device"])
     one_pass()
     found: Dict[str, object] = {"memory": memory.grown()}
-    passes = max(1, min(1000, math.ceil(spec["least_seconds"] / max(one_pass()[0], 1e-6))))
+    passes = passes_a_sample(spec, lambda: one_pass()[0])
     samples = [[one_pass() for _ in range(passes)] for _ in range(spec["repeats"])]
     for number, name in enumerate(("seconds", "cpu_seconds")):
         found[name] = [statistics.fmean(taken[number] for taken in sample) for sample in samples]
     if spec.get("compile"):
         found["compile_seconds"] = max(first - statistics.median(found["seconds"]), 0.0)
     return {**found, "passes": passes, "parameters": sum(p.numel() for p in parameters)}
+
+
+def gather_loop(layer) -> Callable:
+    """The loop that public code has: every step of it gathers its rows' matrices, ``U[index_t]`` ``[B, H, H]``.
+
+    Under autograd each step's backward pass then adds a gradient of the size of the whole stack ``[K, H, H]`` (given
+    ``gradients="dense"``). The naive loop gathers once, before it, and adds one such gradient.
+    """
+    import torch
+
+    def run(x, tokens) -> tuple:
+        carry, outputs = None, []
+        for x_t, tokens_t in zip(x.split(1), tokens.split(1)):
+            y, carry = layer(x_t, tokens_t, None, carry)
+            outputs.append(y)
+        return torch.cat(outputs), carry
+
+    return run
 
 
 def measure_layer(spec: dict) -> dict:
@@ -118,10 +160,10 @@ def measure_layer(spec: dict) -> dict:
     cell = build_cell(
         spec["cell"], spec["input"], spec["hidden"], Vocabulary(size, None, frequencies), **spec["options"]
     )
-    if spec["only_kernels"] and spec["recurrence"] != "naive" and not cell.has_fused:
+    if spec["only_kernels"] and spec["recurrence"] not in LOOPS and not cell.has_fused:
         return {"skipped": "no kernel"}
     layer = Recurrent(cell).to(spec["device"])
-    layer.recurrence = spec["recurrence"]
+    layer.recurrence = "naive" if spec["recurrence"] in LOOPS else spec["recurrence"]
     x = torch.randn(*shape, spec["input"], device=spec["device"], requires_grad=True)
     tokens, distinct = None, 0
     if cell.token_indexed:
@@ -129,13 +171,13 @@ def measure_layer(spec: dict) -> dict:
         tokens = tokens.view(shape[::-1]).to(spec["device"]).t()  # batch-first memory, as models pass it on
         maps = [buffer for name, buffer in layer.named_buffers() if name.endswith("index_of_symbol")]
         distinct = (maps[0][tokens] if maps else tokens).unique().numel()
-    run = layer
+    run = gather_loop(layer) if spec["recurrence"] == "gather" else layer
     if spec.get("compile") == "loop":
         run = torch.compile(layer, dynamic=False)
     elif spec.get("compile") == "step":
         cell.step = torch.compile(cell.step, dynamic=False)
     found = measure_passes(lambda x: run(x, tokens)[0], list(cell.parameters()), x, spec["hidden"], spec)
-    return {**found, "distinct": distinct, "kernel": spec["recurrence"] != "naive" and bool(cell.has_fused)}
+    return {**found, "distinct": distinct, "kernel": spec["recurrence"] not in LOOPS and bool(cell.has_fused)}
 
 
 def measure_torch(spec: dict) -> dict:
@@ -175,27 +217,41 @@ def measure_flashrnn(spec: dict) -> dict:
     return measure_passes(forward, [project, recur, bias], x, size, spec)
 
 
+def gemms(a, b) -> List[Callable]:
+    """The ways that torch has to multiply two square matrices: its BLAS, and on a CPU oneDNN (a bᵀ), if it is there.
+
+    Which is the faster depends on processor and size.
+    """
+    import torch
+
+    ways = [lambda: torch.mm(a, b)]
+    has_onednn = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    if a.device.type == "cpu" and has_onednn:
+        ways.append(lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""))
+    return ways
+
+
 def measure_machine(spec: dict) -> dict:
-    """Floating point operations per second of a square GEMM, bytes read and written per second of a copy."""
+    """Floating point operations per second of a square GEMM, bytes read and written per second of a copy.
+
+    Every sample of the GEMM is the rate of the fastest way to compute it (:func:`gemms`), so that the floor is that of
+    the machine and not of one library.
+    """
     import torch
 
     size, numbers = spec["size"], spec["numbers"]
     a, b = torch.randn(2, size, size, device=spec["device"])
     source = torch.randn(numbers, device=spec["device"])
     target = torch.empty_like(source)
-    synchronise = torch.cuda.synchronize if spec["device"] == "cuda" else lambda: None
     found: Dict[str, list] = {"gemm": [], "copy": []}
     for number in range(spec["repeats"] + 1):
-        for name, work, run in (
-            ("gemm", 2.0 * size**3, lambda: torch.mm(a, b)),
-            ("copy", 8.0 * numbers, lambda: target.copy_(source)),
+        for name, work, ways in (
+            ("gemm", 2.0 * size**3, gemms(a, b)),
+            ("copy", 8.0 * numbers, [lambda: target.copy_(source)]),
         ):
-            synchronise()
-            start = time.perf_counter()
-            run()
-            synchronise()
+            least = min(seconds_of(run, spec["device"]) for run in ways)
             if number:  # the first is warm-up
-                found[name].append(work / (time.perf_counter() - start))
+                found[name].append(work / least)
     return found
 
 
@@ -229,9 +285,69 @@ def update_times(log: str, skip: int) -> dict:
     }
 
 
+def measure_generation(spec: dict) -> dict:
+    """Text from a language model with random weights, by fairseq's generator as ``fairseq-generate`` calls it.
+
+    No sentence may end before its length. The generator takes a step for every symbol: of the prefix, of what it
+    generates, and ``</s>``; a step is B · beam rows.
+
+    ``seconds``: a call at the longer of the two lengths, ``steps`` steps. ``short_seconds``: one at the shorter.
+    ``step_seconds``: as many steps as the longer takes of the bare model, one symbol a row from its incremental state
+    to the logits, without normalising, searching and reordering.
+    """
+    import torch
+    from fairseq import options, tasks
+    from fairseq.dataclass.configs import GenerationConfig
+
+    import rntn_plugins  # noqa: F401  (registers its models with fairseq)
+
+    torch.manual_seed(1)
+    args = options.parse_args_and_arch(options.get_training_parser(), [spec["data"], *spec["flags"]])
+    task = tasks.setup_task(args)
+    model, words = task.build_model(args).to(spec["device"]), task.source_dictionary
+    model.prepare_for_inference_(types.SimpleNamespace(generation=GenerationConfig(beam=spec["beam"])))
+    shape = (spec["batch"], spec["prefix"])
+    prefix = torch.randint(words.nspecial, len(words), shape, device=spec["device"])
+    symbols = prefix.new_full((spec["batch"] * spec["beam"], 1), words.eos())
+
+    def generation(length: int) -> Callable:
+        most = spec["prefix"] + length
+        settings = GenerationConfig(beam=spec["beam"], min_len=most, max_len_b=most)
+        generator = task.build_generator([model], settings)
+
+        def run() -> None:
+            found = task.inference_step(generator, [model], {"net_input": {"src_tokens": prefix}}, prefix_tokens=prefix)
+            lengths = {len(beam["tokens"]) for beams in found for beam in beams}
+            if lengths != {most + 1}:
+                raise ValueError(f"generated {sorted(lengths)} symbols and not {most + 1}")
+
+        return run
+
+    @torch.no_grad()
+    def bare_steps() -> None:
+        state: dict = {}
+        for _ in range(spec["steps"]):
+            model.decoder(symbols, incremental_state=state)
+
+    short, long = map(generation, spec["lengths"])
+    runs = {"seconds": long, "short_seconds": short, "step_seconds": bare_steps}
+
+    def seconds(name: str) -> float:
+        return seconds_of(runs[name], spec["device"])
+
+    for name in runs:  # warm-up
+        seconds(name)
+    passes = {name: passes_a_sample(spec, lambda name=name: seconds(name)) for name in runs}
+    found: Dict[str, object] = {name: [] for name in runs}
+    for _ in range(spec["repeats"]):
+        for name in runs:
+            found[name].append(statistics.fmean(seconds(name) for _ in range(passes[name])))
+    return {**found, "passes": passes, "parameters": sum(p.numel() for p in model.parameters())}
+
+
 MEASURES = {
     "layer": measure_layer, "torch": measure_torch, "flashrnn": measure_flashrnn, "machine": measure_machine,
-    "update": measure_update,
+    "update": measure_update, "generation": measure_generation,
 }  # fmt: skip
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib.util
+import itertools
 import math
 import re
 from pathlib import Path
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Sequence
 
+from benchmark_measure import LOOPS
 from benchmark_workloads import Workload, chosen, count_parameters, paper_sizes, workload
 
 ROOT = Path(__file__).resolve().parents[1]
 LARGEST_PEER = 4096  # units of a peer with equal parameters; one for the unrestricted RNTN would be of no use
+PEER = "fairseq lstm_lm, equal parameters"
 
 # ---- contenders: who computes it -------------------------------------------------------------------------------------
 
@@ -44,8 +47,23 @@ def our_layer(args, one: Workload, role: str, group: Optional[str] = None, only_
         "kind": "layer", "cell": one.cell, "input": one.input, "hidden": one.hidden, "vocabulary": one.vocabulary,
         "options": one.options, "recurrence": recurrence, "only_kernels": only_kernels, **more,
     }  # fmt: skip
-    label = f"torch.compile, {more['compile']}" if more else "naive loop" if role == "naive" else f"ours ({role})"
+    label = f"torch.compile, {more['compile']}" if more else label_of(role)
     return contender(group or one.name, role, label.split(" (")[0], label, args, spec)
+
+
+def label_of(role: str) -> str:
+    return f"{role} loop" if role in LOOPS else f"ours ({role})"
+
+
+def gather_loop(args, one: Workload) -> dict:
+    """The loop that public code has, for a cell with matrices per symbol: see ``benchmark_measure.gather_loop``.
+
+    One pass over a stack of ten thousand matrices takes seconds, so few are measured.
+    """
+    dense = dataclasses.replace(one, options={**one.options, "gradients": "dense"})
+    found = our_layer(args, dense, "gather", only_kernels=False)
+    found["spec"].update(repeats=min(args.repeats, 2), least_seconds=0.0)
+    return found
 
 
 def module_of(cell: str) -> str:
@@ -77,6 +95,8 @@ def flash_layers(args, one: Workload) -> Iterator[dict]:
 def layer_contenders(args, one: Workload) -> Iterator[dict]:
     """Everyone who computes one layer."""
     yield from (our_layer(args, one, recurrence) for recurrence in args.recurrence)
+    if "gradients" in one.options:
+        yield gather_loop(args, one)
     if args.compile:
         yield our_layer(args, one, "compiled", compile=args.compile)
     yield torch_layer(args, one)
@@ -98,36 +118,66 @@ def training_flags(one: Workload) -> List[str]:
     return ["--optimizer", "adagrad", "--lr", "0.02", "--clip-norm", "5"]
 
 
+def model_flags(one: Workload, role: str) -> List[str]:
+    """Task and model of a preset (*role*: its recurrence)."""
+    flags = ["--task", "rntn_language_modeling", "--arch", one.name, "--embed-dim", str(one.input)]
+    flags += ["--hidden-size", str(one.hidden), *([] if role == "auto" else ["--recurrence", role])]
+    for name in ("num_matrices", "factor_size"):
+        flags += [f"--{name.replace('_', '-')}", str(one.options[name])] if name in one.options else []
+    return flags
+
+
+def peer_size(one: Workload) -> int:
+    """Units of fairseq's ``lstm_lm`` with as many parameters as the whole model."""
+    symbols = one.vocabulary + 2  # with <s> and <pad>
+    ours = count_parameters(dataclasses.replace(one, vocabulary=symbols)) + symbols * (one.input + one.hidden + 1)
+    return positive_root(4, 4 * one.input + 8 + symbols, ours - symbols * one.input - symbols)
+
+
+def peer_flags(one: Workload, hidden: int) -> List[str]:
+    """Task and model of fairseq's ``lstm_lm`` with *hidden* units."""
+    rates = [one.settings[f"dropout_{place}"] for place in ("embedding", "output")]
+    inside, outside = (str(one.settings["dropout"] if rate is None else rate) for rate in rates)
+    return [
+        "--task", "language_modeling", "--sample-break-mode", "none", "--required-batch-size-multiple", "1",
+        "--arch", "lstm_lm", "--decoder-embed-dim", str(one.input), "--decoder-hidden-size", str(hidden),
+        "--decoder-out-embed-dim", str(hidden), "--decoder-dropout-in", inside, "--decoder-dropout-out", outside,
+    ]  # fmt: skip
+
+
+def whole_model(args, one: Workload, role: str, group: str, flags: List[str], spec: dict) -> dict:
+    """A contender with a model in it: a preset, or (*role* ``lstm_lm``) fairseq's with as many parameters.
+
+    *flags* are those beside task and model; ``corpus_tokens`` of *spec* says how much text is made up for it.
+    """
+    spec = {**spec, "vocabulary": one.vocabulary}
+    if role == "lstm_lm":
+        hidden = spec["hidden"] = peer_size(one)
+        spec["flags"] = [*flags, *peer_flags(one, hidden)]
+        return contender(group, role, PEER, f"fairseq lstm_lm {one.input}/{hidden}", args, spec)
+    spec["flags"] = [*flags, *model_flags(one, role)]
+    return contender(group, role, label_of(role).split(" (")[0], label_of(role), args, spec)
+
+
 def update(args, one: Workload, role: str) -> dict:
-    """Training updates of a preset (*role*: its recurrence), or of fairseq's ``lstm_lm`` with as many parameters."""
+    """Training updates."""
     updates, interval, skip = (6, 2, 2) if args.quick else (args.updates, max(1, args.updates // 8), args.updates // 4)
     flags = ["--user-dir", str(ROOT / "rntn_plugins"), "--batch-size", str(args.batch), "--tokens-per-sample",
              str(args.steps), *training_flags(one)]  # fmt: skip
-    label = "naive loop" if role == "naive" else f"ours ({role})"
-    if role == "lstm_lm":
-        symbols = one.vocabulary + 2  # with <s> and <pad>
-        ours = count_parameters(dataclasses.replace(one, vocabulary=symbols))
-        ours += symbols * (one.input + one.hidden + 1)
-        hidden = positive_root(4, 4 * one.input + 8 + symbols, ours - symbols * one.input - symbols)
-        rates = [one.settings[f"dropout_{place}"] for place in ("embedding", "output")]
-        inside, outside = (str(one.settings["dropout"] if rate is None else rate) for rate in rates)
-        flags += [
-            "--task", "language_modeling", "--sample-break-mode", "none", "--required-batch-size-multiple", "1",
-            "--arch", "lstm_lm", "--decoder-embed-dim", str(one.input), "--decoder-hidden-size", str(hidden),
-            "--decoder-out-embed-dim", str(hidden), "--decoder-dropout-in", inside, "--decoder-dropout-out", outside,
-        ]  # fmt: skip
-        label = f"fairseq lstm_lm {one.input}/{hidden}"
-    else:
-        flags += ["--task", "rntn_language_modeling", "--arch", one.name, "--embed-dim", str(one.input)]
-        flags += ["--hidden-size", str(one.hidden), *([] if role == "auto" else ["--recurrence", role])]
-        for name in ("num_matrices", "factor_size"):
-            flags += [f"--{name.replace('_', '-')}", str(one.options[name])] if name in one.options else []
-    spec = {"kind": "update", "vocabulary": one.vocabulary, "flags": flags, "updates": updates, "interval": interval,
-            "skip": skip}  # fmt: skip
-    if role == "lstm_lm":
-        spec["hidden"] = hidden
-    kind = "fairseq lstm_lm, equal parameters" if role == "lstm_lm" else label.split(" (")[0]
-    return contender(f"update {one.name}", role, kind, label, args, spec)
+    spec = {"kind": "update", "updates": updates, "interval": interval, "skip": skip,
+            "corpus_tokens": (updates + 5) * args.batch * args.steps}  # fmt: skip
+    return whole_model(args, one, role, f"update {one.name}", flags, spec)
+
+
+def generation(args, one: Workload, role: str, beam: int, batch: int) -> dict:
+    """Generation of *batch* texts side by side; ``steps`` are those of the longer ones."""
+    prefix, lengths = (2, (3, 6)) if args.quick else (5, (20, 200))
+    steps = prefix + lengths[1] + 1  # and </s>
+    spec = {"kind": "generation", "beam": beam, "batch": batch, "prefix": prefix, "lengths": lengths, "steps": steps,
+            "corpus_tokens": 1000 if args.quick else 50_000}  # fmt: skip
+    flags = ["--tokens-per-sample", str(steps)]  # the longest that fairseq's model lets the generator generate
+    found = whole_model(args, one, role, f"{one.name}, beam {beam}, batch {batch}", flags, spec)
+    return {**found, "label": "ours"} if role == "auto" else found  # a single step is the same in every recurrence
 
 
 # ---- plans: the contenders of a command, and what the report needs beside them ---------------------------------------
@@ -136,18 +186,36 @@ SCALED = (
     "gru_rntn_lm_tjandra_ptb_word", "lstm_rntn_lm_tjandra_ptb_word", "r_rntn_lm_salle_ptb", "rntn_lm_salle_ptb",
     "r_gru_lm_salle_ptb", "hornn_lm_soltani_ptb", "hornn_gated_lm_soltani_ptb", "lstm_lm_salle_ptb",
 )  # fmt: skip
+GENERATING = ("gru_lm_salle_ptb", "lstm_lm_salle_ptb", "gru_rntn_lm_tjandra_ptb_word", "r_rntn_lm_salle_ptb")
 
 
 def plan_cells(args) -> dict:
     return {"contenders": [machine(args), *(each for one in chosen(args) for each in layer_contenders(args, one))]}
 
 
-def plan_updates(args) -> dict:
-    models = [one for one in chosen(args) if "_lm" in one.name]
+def language_models(args, default: Sequence[str] = ()) -> List[Workload]:
+    """The chosen ones."""
+    models = [one for one in chosen(args, default) if "_lm" in one.name]
     if not models:
-        raise ValueError(f"updates: no language model among --cells {' '.join(args.cells)}")
-    found = [update(args, one, role) for one in models for role in (*args.recurrence, "lstm_lm")]
+        raise ValueError(f"{args.what}: no language model among --cells {' '.join(args.cells)}")
+    return models
+
+
+def with_fair_peers(found: List[dict]) -> dict:
     return {"contenders": [one for one in found if one["spec"].get("hidden", 0) <= LARGEST_PEER]}
+
+
+def plan_updates(args) -> dict:
+    roles = (*args.recurrence, "lstm_lm")
+    return with_fair_peers([update(args, one, role) for one in language_models(args) for role in roles])
+
+
+def plan_generation(args) -> dict:
+    found = []
+    for one in language_models(args, GENERATING):
+        for beam, batch in itertools.product((1, 2) if args.quick else (1, 5), sorted({1, args.batch})):
+            found += [generation(args, one, role, beam, batch) for role in ("auto", "lstm_lm")]
+    return with_fair_peers(found)
 
 
 def plan_scaling(args) -> dict:
@@ -178,7 +246,7 @@ def plan_scaling(args) -> dict:
 
 
 def plan_bars(args) -> dict:
-    """The requirements, row by row: two ends (group, role), their ratio and its limit."""
+    """The requirements, row by row: two ends (group, role), their ratio and its limit (``None``: no requirement)."""
     found, bars, layers = {}, [], {}
 
     def preset(name: str, size: int = 0) -> Workload:
@@ -197,11 +265,15 @@ def plan_bars(args) -> dict:
             found.setdefault(("update", one.name, asked), update(args, one, asked))
         elif role == "torch":
             found.setdefault((one.name, asked), torch_layer(args, one))
+        elif role == "gather":
+            found.setdefault((one.name, asked), gather_loop(args, one))
         else:
             found.setdefault((one.name, asked), our_layer(args, one, asked, only_kernels=False))
         return (f"update {one.name}" if whole else one.name, role)
 
-    def bar(what: str, limit: float, top: tuple, bottom: Optional[tuple], whole=False, least=False, scale=1.0) -> None:
+    def bar(
+        what: str, limit: Optional[float], top: tuple, bottom: Optional[tuple], whole=False, least=False, scale=1.0
+    ) -> None:
         ends = [end(*point, whole) if point else None for point in (top, bottom)]
         bars.append({"what": what, "limit": limit, "least": least, "top": ends[0], "bottom": ends[1], "scale": scale,
                      "field": "seconds"})  # fmt: skip
@@ -215,11 +287,13 @@ def plan_bars(args) -> dict:
     for gates in ("gru", "lstm"):
         one, plain, name = preset(f"r_{gates}_lm_salle_ptb"), preset(f"{gates}_lm_salle_ptb"), gates.upper()
         bar(f"r-{name}, K 100: naive / ours", 6, (one, "naive"), (one, "ours"), least=True)
+        bar(f"r-{name}, K 100: gather loop / ours", None, (one, "gather"), (one, "ours"))
         bar(f"r-{name}, K 100: ours / our {name}", 1.6, (one, "ours"), (plain, "ours"))
     restricted, simple = preset("r_rntn_lm_salle_ptb"), preset("elman_lm_salle_ptb")
     bar("r-RNTN, K 100, update: ours / our s-RNN", 1.25, (restricted, "ours"), (simple, "ours"), whole=True)
     rntn = preset("rntn_lm_salle_ptb")
-    bar("RNTN, K 10,000: naive / ours", 100, (rntn, "naive"), (rntn, "ours"), least=True)
+    bar("RNTN, K 10,000: gather loop / ours", 100, (rntn, "gather"), (rntn, "ours"), least=True)
+    bar("RNTN, K 10,000: naive / ours", None, (rntn, "naive"), (rntn, "ours"))
     bar("RNTN: K 10,000 / K 100", 2, (rntn, "ours"), (restricted, "ours"))
     elman = preset("elman_lm_soltani_ptb")
     for cell, name, limit in (("hornn", "HORNN", 1.3), ("hornn_gated", "gated HORNN", 2.0)):
@@ -248,4 +322,7 @@ def plan_bars(args) -> dict:
 
 
 EPOCH = 929_589 / (20 * 35)  # updates of a PTB epoch, B 20, T 35
-PLANS = {"cells": plan_cells, "updates": plan_updates, "scaling": plan_scaling, "bars": plan_bars}
+PLANS = {
+    "cells": plan_cells, "updates": plan_updates, "generation": plan_generation, "scaling": plan_scaling,
+    "bars": plan_bars,
+}  # fmt: skip

@@ -73,6 +73,11 @@ class Results:
         above, below = self.values(*top, field), self.values(*bottom, field)
         return [above[number] / below[number] for number in above if below.get(number)]
 
+    def within(self, group: str, role: str, top: str, bottom: str) -> List[float]:
+        """One number of a contender over another of its numbers, round by round."""
+        above, below = (self.values(group, role, field) for field in (top, bottom))
+        return [above[number] / below[number] for number in above if below.get(number)]
+
     def state(self, group: str, role: str) -> str:
         """``failed: …`` and why, if it did (for "ours": any of ours)."""
         entries = [self.entries.get((group, each)) for each in (OURS if role == "ours" else (role,))]
@@ -89,11 +94,11 @@ def layer_tokens(entry: dict) -> float:
 
 
 def judge(results: Results, bar: dict) -> Tuple[Optional[Spread], bool]:
-    """A bar's measured ratio (seconds, if it has no second contender), and whether the median meets the bar."""
+    """A bar's measured ratio (seconds, if it has no second contender), and whether the median meets its limit."""
     if bar["bottom"] is None:
         numbers = spread([value * bar["scale"] for value in results.values(*bar["top"]).values()])
     else:
         numbers = spread(results.ratios(bar["top"], bar["bottom"], bar["field"]))
-    if numbers is None:
-        return None, False
+    if numbers is None or bar["limit"] is None:
+        return numbers, False
     return numbers, numbers.median >= bar["limit"] if bar["least"] else numbers.median <= bar["limit"]

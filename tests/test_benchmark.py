@@ -4,6 +4,7 @@ import gc
 import json
 import math
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from matplotlib.figure import Figure
 
 from rntn_plugins import build_cell, cell_names
 from rntn_plugins.cells.base import Vocabulary
+from rntn_plugins.layers.recurrent import Recurrent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import benchmark  # noqa: E402
@@ -110,6 +112,51 @@ def test_a_layer_is_measured(cell, recurrence):
     assert min(most, 1) <= record["distinct"] <= most
 
 
+def uses(outputs, parameter) -> int:
+    """How often autograd will add to the gradient of a parameter."""
+    found, seen, left = 0, set(), [outputs.grad_fn]
+    while left:
+        node = left.pop()
+        for after, _ in node.next_functions:
+            found += getattr(after, "variable", None) is parameter
+            if after is not None and after not in seen:
+                seen.add(after)
+                left.append(after)
+    return found
+
+
+@pytest.mark.parametrize("cell", ["rntn", "r_rntn", "r_gru", "r_lstm", "m_rnn"])
+def test_the_gather_loop_adds_a_dense_gradient_every_step(cell):
+    one = CELLS[cell]
+    spec = plans.gather_loop(arguments("cells"), one)
+    assert (spec["label"], spec["spec"]["repeats"], spec["spec"]["least_seconds"]) == ("gather loop", 2, 0.0)
+    layer = Recurrent(
+        build_cell(cell, one.input, one.hidden, Vocabulary(30, None, torch.ones(30)), **spec["spec"]["options"])
+    )
+    layer.recurrence = "naive"
+    (stack,) = (
+        p for name, p in layer.named_parameters() if name.endswith(("recurrence.weight", "_gate.weight", "factors"))
+    )
+    x, tokens = torch.randn(4, 3, one.input), torch.randint(30, (4, 3))
+    gradients = []
+    for run, times in ((layer, 1), (measuring.gather_loop(layer), 4)):
+        outputs, _ = run(x, tokens)
+        assert uses(outputs, stack) == times
+        gradients.append((outputs, torch.autograd.grad(outputs.square().sum(), stack)[0]))
+    (outputs, gradient), (same, same_gradient) = gradients
+    assert same_gradient.layout == torch.strided
+    torch.testing.assert_close(same, outputs)
+    torch.testing.assert_close(same_gradient, gradient)
+
+
+def test_a_gather_loop_is_measured():
+    for cell in ("rntn", "r_lstm"):
+        spec = plans.gather_loop(arguments("cells", "--quick"), CELLS[cell])["spec"]
+        assert spec["options"]["gradients"] == "dense"
+        record = measuring.measure(spec)
+        assert len(record["seconds"]) == 2 and min(record["seconds"]) > 0 and not record["kernel"]
+
+
 def test_memory_is_that_of_a_pass():
     """A pass that fills 64 MiB and lets go of them."""
     memory = measuring.PeakMemory("cpu")
@@ -125,6 +172,19 @@ def test_peers_are_measured():
         assert len(measuring.measure(spec)["seconds"]) == 2
     machine = measuring.measure(plans.machine(args)["spec"])
     assert len(machine["gemm"]) == len(machine["copy"]) == 2 and min(machine["gemm"] + machine["copy"]) > 0
+
+
+def test_the_rate_of_gemm_is_that_of_the_faster_library(monkeypatch):
+    a, b = torch.randn(2, 8, 8)
+    ways = measuring.gemms(a, b)
+    for way, expected in zip(ways, (a @ b, a @ b.t())):
+        torch.testing.assert_close(way(), expected)
+    assert len(ways) == 1 + (torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
+    spec = plans.machine(arguments("cells", "--quick"))["spec"]
+    work = 2 * spec["size"] ** 3
+    for both in (True, False):
+        monkeypatch.setattr(measuring, "gemms", lambda a, b, both=both: [lambda: time.sleep(0.1), int][: 1 + both])
+        assert (min(measuring.measure(spec)["gemm"]) > work / 0.1) == both
 
 
 @pytest.mark.parametrize("cell, gates, biases, states", [("lstm", 4, 4, 2), ("gru", 3, 4, 1), ("elman", 1, 1, 1)])
@@ -241,12 +301,12 @@ def test_list(capsys):
     assert benchmark.main(["cells", "--cells", "r_gru", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1] == "r_gru_lm_salle_ptb: naive loop, input 650, hidden 244, vocabulary 10000"
-    assert "nn.GRU 244, same H" in lines[3] and len(lines) == 5
+    assert "gather loop" in lines[3] and "nn.GRU 244, same H" in lines[4] and len(lines) == 6
 
 
 # ---- whole runs ------------------------------------------------------------------------------------------------------
 
-TIMES = {"naive": 6.0, "auto": 2.0, "torch": 3.0}
+TIMES = {"naive": 6.0, "auto": 2.0, "torch": 3.0, "gather": 240.0}
 
 
 def pretended(spec, timeout=None, scratch=None) -> dict:
@@ -254,6 +314,8 @@ def pretended(spec, timeout=None, scratch=None) -> dict:
     if spec["kind"] == "machine":
         return {"gemm": [1e3], "copy": [1e3]}
     role = spec.get("recurrence", "torch")
+    if spec["kind"] == "generation":
+        return {"seconds": [9.0], "short_seconds": [3.0], "step_seconds": [4.5], "parameters": 1234}
     if spec["kind"] == "update":
         role = "naive" if "naive" in spec["flags"] else "torch" if "lstm_lm" in spec["flags"] else "auto"
     if spec.get("cell") == "elman" and role == "auto":
@@ -332,10 +394,43 @@ def test_updates_and_scaling(pretend, drawn, capsys):
     assert [list(line.get_xdata()) for line in axes["H"].lines] == [[4, 8]] * 4
 
 
+GENERATION = ("generation", "--quick", "--cells", "r_rntn_lm_salle_ptb")
+
+
+def test_generation_by_hand(pretend, drawn, capsys):
+    """2 + 6 + 1 steps in 9 s, 2 + 3 + 1 in 3 s, 9 of the model alone in 4.5 s."""
+    data = pretend(*GENERATION)
+    rows = [cells_of(line) for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert rows[0][3:6] == ["tokens/s, 3 long", "tokens/s, 6 long", "a token, 6 / 3"]
+    assert rows[2][1:] == ["ours", "1,234", "2.00", "1.00", "2.00", "1,000", "2.00", ""]
+    assert rows[3][1].startswith("fairseq lstm_lm 8/") and rows[3][2:] == [*rows[2][2:-1], "1.00"]
+    groups = [f"r_rntn_lm_salle_ptb, beam {beam}, batch {batch}" for beam in (1, 2) for batch in (1, 3)]
+    assert [row[0] for row in rows[2::2]] == groups and rows[4][3] == "6.00"
+    (axes,) = drawn(data).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == groups
+    assert {text.get_text() for text in axes.get_legend().get_texts()} == {"ours", plans.PEER}
+
+
+def test_generation(pretend, monkeypatch, capsys):
+    """Every sentence as long as asked for, or the record says that it failed."""
+    monkeypatch.setattr(benchmark, "in_process", lambda spec, timeout, scratch: measuring.measure(spec))
+    data = pretend(*GENERATION, "--rounds", "1")
+    for each in data["contenders"]:
+        (record,) = each["records"]
+        times = [record[name] for name in ("seconds", "short_seconds", "step_seconds")]
+        assert all(len(samples) == 2 and 0 < min(samples) < math.inf for samples in times)
+    ours, peer = (data["contenders"][i]["records"][0]["parameters"] for i in (0, 1))
+    assert abs(ours / peer - 1) < 0.1
+    rows = [cells_of(line) for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert len(rows) == 2 + 8 and all(float(number.split()[0].replace(",", "")) > 0 for number in rows[2][2:-1])
+
+
 def test_bars(pretend, drawn, capsys):
     data = pretend("bars", "--quick")
     rows = {cells_of(line)[0]: cells_of(line)[1:] for line in capsys.readouterr().out.splitlines() if line[0:2] == "| "}
     assert rows["GRURNTN, PTB words: naive / ours"] == ["≥ 6", "3.00", "missed", ""]
+    assert rows["RNTN, K 10,000: gather loop / ours"] == ["≥ 100", "120", "met", ""]
+    assert rows["RNTN, K 10,000: naive / ours"] == ["", "3.00", "", ""]
     assert rows["GRURNTN, PTB characters: naive / ours"] == ["≥ 3", "3.00", "met", ""]
     assert rows["GRU 650: ours / torch"] == ["≤ 1", "0.67", "met", ""]
     assert rows["GRURNTN, PTB words, epoch: ours / naive"] == ["≤ 0.25", "0.33", "missed", ""]
@@ -403,7 +498,8 @@ def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
         (["cells", "--cells", "nope"], "--cells nope: neither a cell nor an architecture"),
         (["bars", "--cells", "gru"], "the bars are about given cells"),
         (["cells", "--rounds", "0"], "--rounds 0 must be at least 1"),
-        (["updates", "--cells", "basic_gru"], "no language model among --cells basic_gru"),
+        (["updates", "--cells", "basic_gru"], "updates: no language model among --cells basic_gru"),
+        (["generation", "--cells", "basic_gru"], "generation: no language model among --cells basic_gru"),
     ],
 )
 def test_errors(command, message, capsys):
