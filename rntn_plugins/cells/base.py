@@ -83,12 +83,14 @@ def carry_tensors(carry: Carry) -> list:
     return found
 
 
-def at_step(projected: Projected, t: int) -> Projected:
-    """What :meth:`Cell.project` computed for time step *t*: ``[B, ...]`` tensors."""
+def each_step(projected: Projected) -> Sequence[Projected]:
+    """What :meth:`Cell.project` computed for every time step: ``[B, ...]`` tensors."""
     if isinstance(projected, Tensor):
-        return projected[t]
-    picked = [None if part is None else part[t] for part in projected]
-    return type(projected)(*picked) if hasattr(projected, "_fields") else tuple(picked)
+        return projected.unbind(0)
+    count = next(len(part) for part in projected if part is not None)
+    parts = [[None] * count if part is None else part.unbind(0) for part in projected]
+    make = type(projected) if hasattr(projected, "_fields") else lambda *picked: picked
+    return [make(*picked) for picked in zip(*parts)]
 
 
 class Hidden(NamedTuple):

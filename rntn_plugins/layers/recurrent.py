@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Carry, Cell, Inputs, at_step, expand, zip_carry
+from rntn_plugins.cells.base import Carry, Cell, Inputs, each_step, expand, zip_carry
 
 
 def rows(condition: Tensor, like: Tensor) -> Tensor:
@@ -57,8 +57,8 @@ class Recurrent(nn.Module):
             return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(expand(x), tokens)
         outputs: List[Tensor] = []
-        for t in range(steps):
-            y, after = self.cell.step(at_step(projected, t), carry)
+        for t, at_step in enumerate(each_step(projected)):
+            y, after = self.cell.step(at_step, carry)
             if t >= shortest:
                 after = hold_still(lengths > t, after, carry)
                 y = y * rows(lengths > t, y)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rntn_plugins import build_cell, cell_names
-from rntn_plugins.cells.base import Vocabulary, at_step, carry_tensors, map_carry
+from rntn_plugins.cells.base import Vocabulary, carry_tensors, each_step, map_carry
 from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.registry import get_cell
 
@@ -58,8 +58,8 @@ def test_shapes_and_batch_first_carry(layer):
 def test_unrolling_is_stepping(layer):
     x, tokens = inputs()
     projected, carry, outputs = layer.cell.project(x, tokens), layer.cell.initial_carry(B), []
-    for t in range(T):
-        y, carry = layer.cell.step(at_step(projected, t), carry)
+    for at_step in each_step(projected):
+        y, carry = layer.cell.step(at_step, carry)
         outputs.append(y)
     unrolled, after = layer(x, tokens)
     close(unrolled, torch.stack(outputs))
