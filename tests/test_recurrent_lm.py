@@ -1,5 +1,6 @@
 """The language model around the cells: probabilities, state, generation, dropout."""
 
+import copy
 import math
 
 import pytest
@@ -12,6 +13,8 @@ from rntn_plugins.cells.index_map import rank_map, ranks
 from rntn_plugins.data.lm_dataset import CarrySlot
 from rntn_plugins.models import recurrent_decoder
 from rntn_plugins.models.recurrent_lm import architecture_name
+from rntn_plugins.ops import bilinear
+from rntn_plugins.ops.products import product
 from rntn_plugins.registry import get_cell
 
 TASK = StubTask([f"w{i}" for i in range(9)], fillers=3)  # V = 16: 4 specials, 9 words, 3 fillers
@@ -159,6 +162,33 @@ def test_symbols_that_repeat_are_embedded_once(cell, monkeypatch):
     model = model_of(cell, dropout_embedding=0.5)
     assert isinstance(model.decoder.embed(line.t()), Rows)
     assert isinstance(model.train().decoder.embed(line.t()), torch.Tensor)
+
+
+@pytest.mark.parametrize("cell", ["gru_rntn", "lstm_rntn"])
+def test_products_of_a_small_vocabulary_are_kept_in_evaluation(cell, monkeypatch):
+    """And made anew when a weight changes; with none kept, probabilities are the same."""
+    computed, line = [], tokens(2, 5)
+    monkeypatch.setattr(bilinear, "product", lambda *arguments: computed.append(1) or product(*arguments))
+
+    def scores(model):
+        with torch.no_grad():
+            return model(line)[0][..., 4:13], model(line[:, :1], incremental_state={})[0][..., 4:13]
+
+    model = model_of(cell)
+    first = scores(model)
+    assert len(computed) == 1
+    scores(model)
+    copy.deepcopy(model)
+    assert len(computed) == 1
+    for parameter in (model.decoder.embed_tokens.weight, model.decoder.stack.layers[0].cell.weight_tensor):
+        before = len(computed)
+        with torch.no_grad():
+            parameter.mul_(1.5)
+        changed = scores(model)
+        assert len(computed) == before + 1 and not torch.allclose(first[0], changed[0])
+    monkeypatch.setattr(recurrent_decoder, "FEW_SYMBOLS", 0)
+    for kept, plain in zip(changed, scores(model)):
+        torch.testing.assert_close(kept, plain, atol=1e-6, rtol=1e-5)
 
 
 def test_general_dropout_is_the_default_of_the_places():

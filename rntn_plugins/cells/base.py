@@ -154,6 +154,8 @@ class Cell(nn.Module):
         """One step of the paper: ``(output [B, H], new carry)``."""
         raise NotImplementedError
 
+    #: whether :meth:`fused` keeps what it computes from inputs that are the same in the next call (``Rows.fixed``)
+    keeps_fixed_inputs = False
     #: whether :meth:`fused` exists (for these options); not inherited, since a subclass computes something else
     has_fused = False
 

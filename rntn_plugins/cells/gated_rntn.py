@@ -14,6 +14,7 @@ from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
 from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
 from rntn_plugins.ops import gru_rntn as gru_ops
 from rntn_plugins.ops import lstm_peephole as lstm_ops
+from rntn_plugins.ops.bilinear import KeptSlices
 from rntn_plugins.ops.inputs import Rows, expand, project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
@@ -36,12 +37,14 @@ def bilinear(left: Tensor, tensor: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(right.unsqueeze(1), slices).squeeze(1)
 
 
-def tensor_inputs(x, tensor: Tensor, form: str = "asymmetric") -> tuple:
+def tensor_inputs(x, tensor: Tensor, kept: KeptSlices, form: str = "asymmetric") -> tuple:
     """What the kernels read of the product: x ``[T, B, I]`` and the tensor; or, where inputs repeat, the distinct ones
-    ``[U, I]``, the tensor, and which of them each is ``[T, B]``."""
-    if isinstance(x, Rows) and form == "asymmetric":
-        return x.distinct, tensor, x.index
-    return expand(x), tensor
+    ``[U, I]``, the tensor, which of them each is ``[T, B]``, and the product of these two if it is *kept*."""
+    if not isinstance(x, Rows) or form != "asymmetric":
+        return expand(x), tensor
+    if x.fixed and not torch.is_grad_enabled():
+        return x.distinct, tensor, x.index, kept.of(x.distinct, tensor)
+    return x.distinct, tensor, x.index
 
 
 @dataclass
@@ -79,6 +82,7 @@ class GRURNTN(GRU):
     def build(self) -> None:
         super().build()
         full = self.options.form == "full"
+        self.kept, self.keeps_fixed_inputs = KeptSlices(), not full
         left = self.input_size + self.hidden_size if full else self.input_size
         right = left if full else self.hidden_size
         self.weight_tensor = self.matrix(left, right, self.hidden_size)
@@ -86,6 +90,10 @@ class GRURNTN(GRU):
     def initialise(self, scheme, scale):
         super().initialise(scheme, scale)
         nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
 
     def project(self, x, tokens=None):
         return WithInput(super().project(x), x)
@@ -106,8 +114,8 @@ class GRURNTN(GRU):
 
     def fused(self, x, tokens, carry, lengths):
         options = self.options
-        projected, pair = project(x, self.weight_ih, self.bias), tensor_inputs(x, self.weight_tensor, options.form)
-        inputs = (projected, self.weight_hh_gates, self.weight_hh, *pair)
+        factors = tensor_inputs(x, self.weight_tensor, self.kept, options.form)
+        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh_gates, self.weight_hh, *factors)
         settings = (str(options.activation), str(options.update_gate), options.form == "full")
         outputs, carry = run(gru_ops.GRURNTN, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
@@ -136,14 +144,20 @@ class LSTMRNTN(PeepholeLSTM):
 
     Options = LSTMRNTNOptions
     has_fused = True
+    keeps_fixed_inputs = True
 
     def build(self) -> None:
         super().build()
+        self.kept = KeptSlices()
         self.weight_tensor = self.matrix(self.input_size, self.hidden_size, self.hidden_size)
 
     def initialise(self, scheme, scale):
         super().initialise(scheme, scale)
         nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
 
     def project(self, x, tokens=None):
         return WithInput(super().project(x), x)
@@ -157,4 +171,4 @@ class LSTMRNTN(PeepholeLSTM):
     kernel = lstm_ops.LSTMRNTN
 
     def tensor_inputs(self, x):
-        return tensor_inputs(x, self.weight_tensor)
+        return tensor_inputs(x, self.weight_tensor, self.kept)

@@ -7,7 +7,7 @@ from typing import Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Carry, Cell, Inputs, each_step, expand, zip_carry
+from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
 
 
 def rows(condition: Tensor, like: Tensor) -> Tensor:
@@ -53,7 +53,9 @@ class Recurrent(nn.Module):
         shortest = steps if lengths is None else int(lengths.min())
         if shortest >= steps:
             lengths = None
-        if self.recurrence != "naive" and self.cell.has_fused and steps > 1:  # for one, the kernel is the slower one
+        kept = isinstance(x, Rows) and x.fixed and self.cell.keeps_fixed_inputs
+        # for a single step the kernel is the slower one, unless what it has kept saves more
+        if self.recurrence != "naive" and self.cell.has_fused and (steps > 1 or kept):
             return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(expand(x), tokens)
         outputs: List[Tensor] = []

@@ -17,6 +17,8 @@ from rntn_plugins.symbols import is_filler
 
 #: share of distinct symbols of a batch up to which it is worthwhile to know them
 MOST_DISTINCT = 0.75
+#: of a vocabulary up to this size, inputs of all symbols are computed once and kept, where that saves a cell work
+FEW_SYMBOLS = 256
 #: what a subclass overrides to score symbols in a way of its own
 OUTPUT_METHODS = ("forward", "output_layer", "get_normalized_probs")
 
@@ -121,7 +123,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
 
     def embed(self, tokens: Tensor) -> Inputs:
-        """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once.
+        """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once,
+        or in evaluation all symbols of a small vocabulary.
 
         Not with dropout, which makes two embeddings of the same symbol differ; nor on an accelerator, which would have
         to wait until the host knows how many there are.
@@ -129,6 +132,9 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         dropout = self.dropout_embedding
         if (dropout.p and (self.training or dropout.apply_during_inference)) or tokens.device.type != "cpu":
             return dropout(self.embed_tokens(tokens))
+        table = self.embed_tokens.weight
+        if not torch.is_grad_enabled() and len(table) <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs:
+            return Rows(table, tokens, fixed=True)
         symbols, index = tokens.unique(return_inverse=True)
         if len(symbols) > MOST_DISTINCT * tokens.numel():
             return self.embed_tokens(tokens)

@@ -75,16 +75,17 @@ class ByInput:
         x: the distinct inputs ``[U, I]``.
         tensor: W ``[I, H, H]``.
         index: which of them each one is ``[T, B]``.
+        slices: x W, if it is there already.
     """
 
     saved = ("slices",)
 
-    def __init__(self, x: Tensor, tensor: Tensor, index: Tensor) -> None:
-        self.x, self.tensor, self.index = x, tensor, index
+    def __init__(self, x: Tensor, tensor: Tensor, index: Tensor, slices: Optional[Tensor] = None) -> None:
+        self.x, self.tensor, self.index, self.slices = x, tensor, index, slices
 
     def start(self, kernel: Kernel) -> None:
         """Sets on *kernel* what the backward pass reads: ``slices`` ``[U, H, H]``."""
-        kernel.slices = product(self.x, self.tensor.flatten(1)).unflatten(1, self.tensor.shape[1:])
+        kernel.slices = slices_of(self.x, self.tensor) if self.slices is None else self.slices
         self.start_back(kernel)
 
     def add(self, t: int, h: Tensor, out: Tensor) -> None:
@@ -102,9 +103,40 @@ class ByInput:
         return product(d_slices, self.tensor.flatten(1).t()), d_tensor
 
 
-def tensor_product(x: Tensor, tensor: Tensor, index: Optional[Tensor] = None) -> Union[ByState, ByInput]:
+def slices_of(x: Tensor, tensor: Tensor) -> Tensor:
+    """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd."""
+    return product(x, tensor.flatten(1)).unflatten(1, tensor.shape[1:])
+
+
+class KeptSlices:
+    """x W of a table of inputs, computed anew only when one of the two has changed (as torch counts it: in place, by an
+    optimiser or a checkpoint; or replaced)."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self.known, self.slices = None, None
+
+    def of(self, x: Tensor, tensor: Tensor) -> Tensor:
+        """``[U, I], [I, H, H] -> [U, H, H]``."""
+        known = [(id(each), each.data_ptr(), each._version) for each in (x, tensor)]
+        if known != self.known:
+            self.known, self.slices = known, slices_of(x, tensor)
+        return self.slices
+
+    def __deepcopy__(self, memo) -> KeptSlices:
+        return KeptSlices()
+
+    def __reduce__(self):
+        return KeptSlices, ()
+
+
+def tensor_product(
+    x: Tensor, tensor: Tensor, index: Optional[Tensor] = None, slices: Optional[Tensor] = None
+) -> Union[ByState, ByInput]:
     """By inputs ``[U, I]`` if there is an index, else by states, with x ``[T, B, I']``."""
-    return ByState(x, tensor) if index is None else ByInput(x, tensor, index)
+    return ByState(x, tensor) if index is None else ByInput(x, tensor, index, slices)
 
 
 def saved_by_product(inputs: Sequence[Tensor]) -> Tuple[str, ...]:

@@ -20,6 +20,7 @@ class Rows(NamedTuple):
 
     distinct: Tensor  # [U, I]
     index: Tensor  # [T, B], 0 to U-1
+    fixed: bool = False  # whether the next inputs will have the same distinct ones: what they give is worth keeping
 
     @property
     def shape(self) -> Tuple[int, int, int]:
