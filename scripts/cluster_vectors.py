@@ -31,7 +31,7 @@ from typing import Dict, Iterator, List, Optional, Tuple
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from prepare_lm import Parser, Refused, at_least_one, package  # noqa: E402
+from prepare_lm import Parser, Refused, at_least_one, package, run  # noqa: E402
 
 LANGUAGES = ("de", "en", "es")
 LARGEST = 10_000  # bits of a prefix, values of a vector
@@ -144,16 +144,7 @@ def write(args: argparse.Namespace) -> None:
 def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0, or 2 after one line that says what is wrong."""
     args = get_parser().parse_args(arguments)
-    try:
-        write(args)
-    except Refused as error:
-        message = str(error)
-    except OSError as error:
-        message = f"{error.filename or args.output}: {error.strerror}"
-    else:
-        return 0
-    print(f"cluster_vectors: error: {message}", file=sys.stderr)
-    return 2
+    return run("cluster_vectors", write, args, args.output)
 
 
 if __name__ == "__main__":

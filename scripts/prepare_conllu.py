@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from prepare_lm import SPLITS, Parser, Refused, at_least_one, flag, package  # noqa: E402
+from prepare_lm import SPLITS, Parser, Refused, at_least_one, flag, package, run  # noqa: E402
 
 WORDS = ("form", "lemma")
 HEADS = ("deprel", "head_position", "head_offset", "head_upos")
@@ -445,20 +445,8 @@ def prepare(args: argparse.Namespace) -> None:
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0, or 2 after one line that says what is wrong."""
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
-    logging.getLogger("fairseq").setLevel(logging.WARNING)
     args = parse(arguments)
-    try:
-        prepare(args)
-    except Refused as error:
-        message = str(error)
-    except OSError as error:
-        message = f"{error.filename or args.dest}: {error.strerror}"
-    else:
-        return 0
-    sys.stdout.flush()
-    print(f"prepare_conllu: error: {message}", file=sys.stderr)
-    return 2
+    return run("prepare_conllu", prepare, args, args.dest)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional
 
 SPLITS = ("train", "valid", "test")
 TEXT8_SIZES = (90_000_000, 5_000_000, 5_000_000)
@@ -410,22 +410,32 @@ def prepare(args: argparse.Namespace) -> None:
     show(statistics)
 
 
-def main(arguments: Optional[List[str]] = None) -> int:
-    """Exit code 0, or 2 after one line that says what is wrong."""
+def run(name: str, work: Callable, args, output: str) -> int:
+    """``work(args)``: exit code 0, or 2 after one line that says what is wrong.
+
+    Args:
+        name: of the script.
+        output: what it writes to, for errors that name no file.
+    """
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
     logging.getLogger("fairseq").setLevel(logging.WARNING)
-    args = parse(arguments)
     try:
-        prepare(args)
+        work(args)
     except Refused as error:
         message = str(error)
     except OSError as error:
-        message = f"{error.filename or args.dest}: {error.strerror}"
+        message = f"{error.filename or output}: {error.strerror}"
     else:
         return 0
     sys.stdout.flush()
-    print(f"prepare_lm: error: {message}", file=sys.stderr)
+    print(f"{name}: error: {message}", file=sys.stderr)
     return 2
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """See :func:`run`."""
+    args = parse(arguments)
+    return run("prepare_lm", prepare, args, args.dest)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,25 @@ def tensor_inputs(x, tensor: Tensor, kept: KeptSlices, form: str = "asymmetric")
     return x.distinct, tensor, x.index
 
 
+class WithTensor:
+    """What both cells add to the cell they extend: the tensor, and the inputs beside what that projects."""
+
+    def add_tensor(self, left: int, right: int) -> None:
+        self.weight_tensor = self.matrix(left, right, self.hidden_size)
+        self.kept = KeptSlices()
+
+    def initialise(self, scheme, scale):
+        super().initialise(scheme, scale)
+        nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
+
+    def project(self, x, tokens=None):
+        return WithInput(super().project(x), x)
+
+
 @dataclass
 class GRURNTNOptions:
     form: str = option(
@@ -59,7 +78,7 @@ class GRURNTNOptions:
 
 
 @register_cell("gru_rntn")
-class GRURNTN(GRU):
+class GRURNTN(WithTensor, GRU):
     """GRU whose candidate adds a tensor product of input and gated previous state.
 
     T16 eq. (18); ``form=full`` is eq. (17) with [x_t; r_t ⊙ h_{t-1}] on both sides of the tensor::
@@ -82,21 +101,10 @@ class GRURNTN(GRU):
     def build(self) -> None:
         super().build()
         full = self.options.form == "full"
-        self.kept, self.keeps_fixed_inputs = KeptSlices(), not full
+        self.keeps_fixed_inputs = not full
         left = self.input_size + self.hidden_size if full else self.input_size
         right = left if full else self.hidden_size
-        self.weight_tensor = self.matrix(left, right, self.hidden_size)
-
-    def initialise(self, scheme, scale):
-        super().initialise(scheme, scale)
-        nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
-
-    def train(self, mode=True):
-        self.kept.clear()
-        return super().train(mode)
-
-    def project(self, x, tokens=None):
-        return WithInput(super().project(x), x)
+        self.add_tensor(left, right)
 
     def step(self, projected, carry):
         size = self.hidden_size
@@ -131,7 +139,7 @@ class LSTMRNTNOptions:
 
 
 @register_cell("lstm_rntn")
-class LSTMRNTN(PeepholeLSTM):
+class LSTMRNTN(WithTensor, PeepholeLSTM):
     """Peephole LSTM whose candidate adds a tensor product of input and previous output.
 
     T16 eqs. (19)-(20)::
@@ -148,19 +156,7 @@ class LSTMRNTN(PeepholeLSTM):
 
     def build(self) -> None:
         super().build()
-        self.kept = KeptSlices()
-        self.weight_tensor = self.matrix(self.input_size, self.hidden_size, self.hidden_size)
-
-    def initialise(self, scheme, scale):
-        super().initialise(scheme, scale)
-        nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
-
-    def train(self, mode=True):
-        self.kept.clear()
-        return super().train(mode)
-
-    def project(self, x, tokens=None):
-        return WithInput(super().project(x), x)
+        self.add_tensor(self.input_size, self.hidden_size)
 
     def gate_inputs(self, projected):
         return projected.gates
