@@ -210,6 +210,11 @@ def parse(arguments: Optional[List[str]]):
     return args
 
 
+def without_folders(results: str) -> str:
+    """Saved results speak of this checkout's files and of made-up corpora without the folders they lay in."""
+    return re.sub(r'"[^"]*/(words\d+)"', r'"\1"', results.replace(f"{ROOT}/", ""))
+
+
 def run(args) -> int:
     if args.device == "cuda":
         import torch
@@ -226,13 +231,15 @@ def run(args) -> int:
     stem = Path(args.output) / (args.what + ("-cuda" if args.device == "cuda" else ""))
     stem.parent.mkdir(parents=True, exist_ok=True)
     data = {
-        "schema": SCHEMA, "what": args.what, "arguments": vars(args), "environment": environment(args),
-        "started": datetime.datetime.now().isoformat(timespec="seconds"), "complete": False, **plan,
+        "schema": SCHEMA, "what": args.what,
+        "arguments": {name: value for name, value in vars(args).items() if name != "output"},
+        "environment": environment(args), "started": datetime.datetime.now().isoformat(timespec="seconds"),
+        "complete": False, **plan,
     }  # fmt: skip
 
     def save() -> None:
         part = stem.with_suffix(".json.part")
-        part.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        part.write_text(without_folders(json.dumps(data, indent=1)) + "\n", encoding="utf-8")
         part.replace(stem.with_suffix(".json"))
 
     try:
