@@ -102,7 +102,8 @@ class ELSTM1(Cell):
         if self.weight_hh is not None:
             inputs.append(self.weight_hh)
         outputs, (h, c) = run(ops.ELSTM, (self.forget_gate,), inputs, (carry.h, carry.c), lengths)
-        return outputs, PositionedCell(h, c, carry.position + (steps if lengths is None else lengths))
+        passed = steps if lengths is None else lengths.long().clamp(max=steps)
+        return outputs, PositionedCell(h, c, carry.position + passed)
 
     def scales(self, position: Tensor, steps: int) -> Tensor:
         """s_t of *steps* steps from the positions ``[B]`` on: ``[T, B, H]``, or ``[T, 1, H]`` if these are equal."""

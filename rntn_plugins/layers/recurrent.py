@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
+from rntn_plugins.ops.recurrence import by_triton, check_triton
 
 
 def rows(condition: Tensor, like: Tensor) -> Tensor:
@@ -20,13 +22,14 @@ def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
     return zip_carry(lambda new, old: torch.where(rows(valid, new), new, old), after, before)
 
 
-RECURRENCES = ("auto", "naive", "fused")
+RECURRENCES = ("auto", "naive", "fused", "triton")
 
 
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
-    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step
+    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step;
+    #: 'triton': likewise, with the small operations of a step as Triton kernels
     recurrence = "auto"
 
     def __init__(self, cell: Cell) -> None:
@@ -44,6 +47,8 @@ class Recurrent(nn.Module):
             carry: the state to go on from; ``None``: the initial one.
         Returns:
             outputs ``[T, B, H]`` and the carry after each row's last valid step.
+        Raises:
+            ValueError: 'triton' without the package triton, or on a device that is none for it.
         """
         steps, batch_size = x.shape[:2]
         if carry is None:
@@ -56,7 +61,8 @@ class Recurrent(nn.Module):
         kept = isinstance(x, Rows) and x.fixed and self.cell.keeps_fixed_inputs
         # for a single step the kernel is the slower one, unless what it has kept saves more
         if self.recurrence != "naive" and self.cell.has_fused and (steps > 1 or kept):
-            return self.cell.fused(x, tokens, carry, lengths)
+            with by_triton() if self.recurrence == "triton" else nullcontext():
+                return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(expand(x), tokens)
         outputs: List[Tensor] = []
         for t, at_step in enumerate(each_step(projected)):
@@ -73,20 +79,25 @@ def choose_recurrence(model: nn.Module, how: str) -> Dict[str, str]:
     """Set :attr:`Recurrent.recurrence` of all layers of a model.
 
     Returns:
-        for each kind of cell, ``fused`` or ``naive``: what sequences will take (single steps are always naive).
+        for each kind of cell, ``fused``, ``triton`` or ``naive``: what sequences will take (single steps are always
+        naive).
     Raises:
-        ValueError: ``fused`` for a cell that has no kernel, or an unknown name.
+        ValueError: ``fused`` or ``triton`` for a cell that has no kernel, ``triton`` without the package, or an unknown
+            name.
     """
     if how not in RECURRENCES:
         raise ValueError(f"--recurrence {how} is not one of {', '.join(RECURRENCES)}")
+    if how == "triton":
+        check_triton()
+    kernels = how if how == "triton" else "fused"
     taken = {}
     for layer in model.modules():
         if isinstance(layer, Recurrent):
             name = type(layer.cell).__name__
-            if how == "fused" and not layer.cell.has_fused:
-                raise ValueError(f"--recurrence fused: the cell {name} has no fused recurrence; take auto or naive")
+            if how in ("fused", "triton") and not layer.cell.has_fused:
+                raise ValueError(f"--recurrence {how}: the cell {name} has no fused recurrence; take auto or naive")
             layer.recurrence = how
-            taken[name] = "fused" if how != "naive" and layer.cell.has_fused else "naive"
+            taken[name] = kernels if how != "naive" and layer.cell.has_fused else "naive"
     return taken
 
 

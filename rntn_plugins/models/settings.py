@@ -58,7 +58,8 @@ def recurrence_flag():
     return flag(
         "auto",
         "how recurrent layers run: 'naive', step by step through autograd; 'fused', all steps with a backward pass of "
-        "their own (the same function, faster); 'auto', fused where the cell has it",
+        "their own (the same function, faster); 'triton', fused, with the pointwise parts of a step as Triton kernels, "
+        "on CUDA; 'auto', fused where the cell has it",
     )
 
 
@@ -70,7 +71,7 @@ def set_recurrence(model: nn.Module, how) -> None:
     """Obey ``--recurrence``; what 'auto' takes is said once.
 
     Raises:
-        ValueError: ``fused`` for a cell that has none.
+        ValueError: ``fused`` or ``triton`` for a cell that has none, or ``triton`` without the package triton.
     """
     for cell, taken in choose_recurrence(model, plain(how)).items():
         if str(how) == "auto" and (cell, taken) not in announced:

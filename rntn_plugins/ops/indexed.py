@@ -27,7 +27,8 @@ class RowMatrices:
 
     On a CPU both are sparse operations on the stack as it lies in memory, K·H lines of H numbers. U h: of the products
     of all lines with all rows, ``[B, K·H]``, just the H that a row asks for. Uᵀ d: a sum of H lines weighed by d.
-    Elsewhere, and in half precision, the matrices of a step are gathered into one buffer.
+    Elsewhere, and in half precision, the matrices of a step are gathered into one buffer, made when it is first needed
+    (the kernels of :mod:`~rntn_plugins.ops.triton_kernels` need none).
 
     Args:
         index: ``[T, B]``, 0 to K-1.
@@ -38,7 +39,7 @@ class RowMatrices:
         (steps, batch), (count, size) = index.shape, stack.shape[:2]
         self.in_place = products_in_place(stack)
         if not self.in_place:
-            self.index, self.gathered = index.unbind(0), stack.new_empty(batch, size, size)
+            self.index, self.gathered = index.unbind(0), None
             return
         lines = index.int().contiguous().unsqueeze(-1) * size + torch.arange(size, dtype=torch.int32)
         self.lines = lines.view(steps, batch * size).unbind(0)
@@ -49,11 +50,16 @@ class RowMatrices:
         )
         self.columns, self.values = self.asked.col_indices(), self.asked.values().view(batch, size)
 
+    def gather(self, t: int, stack: Tensor) -> Tensor:
+        """The matrices of step *t*: ``[B, H, H]``."""
+        if self.gathered is None:
+            self.gathered = stack.new_empty(len(self.index[t]), *stack.shape[1:])
+        return torch.index_select(stack, 0, self.index[t], out=self.gathered)
+
     def times(self, t: int, stack: Tensor, h: Tensor, x: Tensor, out: Tensor) -> Tensor:
         """x + U h: ``[B, H]``, into *out*."""
         if not self.in_place:
-            torch.index_select(stack, 0, self.index[t], out=self.gathered)
-            matrices = self.gathered.transpose(1, 2)
+            matrices = self.gather(t, stack).transpose(1, 2)
             torch.baddbmm(x.unsqueeze(1), h.unsqueeze(1), matrices, out=out.unsqueeze(1))
             return out
         self.columns.copy_(self.lines[t])
@@ -64,8 +70,7 @@ class RowMatrices:
     def transposed_times(self, t: int, stack: Tensor, d: Tensor) -> Tensor:
         """Uᵀ d: ``[B, H]``."""
         if not self.in_place:
-            torch.index_select(stack, 0, self.index[t], out=self.gathered)
-            return torch.bmm(d.unsqueeze(1), self.gathered).squeeze(1)
+            return torch.bmm(d.unsqueeze(1), self.gather(t, stack)).squeeze(1)
         return torch.embedding_bag(
             stack.flatten(0, 1), self.lines[t], self.starts[:-1], per_sample_weights=d.reshape(-1)
         )[0]

@@ -8,7 +8,16 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.products import Factor, by_onednn, product
-from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
+from rntn_plugins.ops.recurrence import (
+    Kernel,
+    every_state,
+    every_step,
+    flat,
+    output_state,
+    steps_of,
+    triton_is_asked_for,
+    turns,
+)
 
 
 class LSTM(Kernel):
@@ -83,7 +92,7 @@ class LSTM(Kernel):
 
 def torch_is_quicker(x: Tensor, *others: Tensor) -> bool:
     """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker."""
-    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu")
+    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu") and not triton_is_asked_for()
 
 
 def by_torch(

@@ -12,7 +12,10 @@ the carry put aside enters at the row's last valid step.
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple, Type
+import contextlib
+from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -59,6 +62,7 @@ class Kernel:
         unread: which inputs (by number) the backward pass does without; they are ``None`` there. Usually the first one,
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
+        adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
         inputs: tensors ``[T, B, ...]`` and weights, in an order of the kernel's own.
         steps: T.
         states: for every carried tensor a list of T + 1 tensors: ``states[i][t]`` is its value before step t.
@@ -68,6 +72,7 @@ class Kernel:
     saved: Sequence[str] = ()
     unread: Sequence[int] = (0,)
     output_is_state = True
+    adds_d_output = False
 
     inputs: Sequence[Optional[Tensor]]
     steps: int
@@ -101,7 +106,8 @@ class Kernel:
         """Replace the gradients of ``states[i][t + 1]`` by those of ``states[i][t]``: in place, or in the list.
 
         Args:
-            d_output: the gradient of output t, ``None`` for zero; where the output is a state, ``d_states[0]`` has it.
+            d_output: the gradient of output t, ``None`` for zero. Where the output is a state, ``d_states[0]`` has it,
+                unless :attr:`adds_d_output`.
         """
         raise NotImplementedError
 
@@ -141,7 +147,7 @@ class Kernel:
             if ragged is not None and t >= ragged.shortest - 1:
                 for number, d in enumerate(d_final):
                     d_states[number] = torch.where(ragged.ends(t, d), d, d_states[number])
-            if self.output_is_state:
+            if self.output_is_state and not self.adds_d_output:
                 if each[t] is not None:
                     d_states[0].add_(each[t])
                 self.back(t, d_states, None)
@@ -233,6 +239,46 @@ class Fused(torch.autograd.Function):
         return (None, None, None, None, None, *kernel.finish(), *d_carry)
 
 
+_triton_is_asked_for: ContextVar[bool] = ContextVar("triton_is_asked_for", default=False)
+
+
+@contextlib.contextmanager
+def by_triton() -> Iterator[None]:
+    """Within, and in this thread alone, :func:`run` takes the twin of a kernel that has one in
+    :mod:`~rntn_plugins.ops.triton_cells`; their backward passes take it too, wherever they run."""
+    token = _triton_is_asked_for.set(True)
+    try:
+        yield
+    finally:
+        _triton_is_asked_for.reset(token)
+
+
+def triton_is_asked_for() -> bool:
+    """Whether this is within :func:`by_triton`."""
+    return _triton_is_asked_for.get()
+
+
+def check_triton() -> None:
+    """
+    Raises:
+        ValueError: there is no package triton here.
+    """
+    if find_spec("triton") is None:
+        raise ValueError("--recurrence triton needs the package triton: pip install triton")
+
+
+def triton_twin(kernel: Type[Kernel], device: torch.device) -> Type[Kernel]:
+    """:func:`rntn_plugins.ops.triton_cells.twin`, which is imported no earlier than here.
+
+    Raises:
+        ValueError: without the package triton, or for a device on which its kernels do not run.
+    """
+    check_triton()
+    from rntn_plugins.ops.triton_cells import twin
+
+    return twin(kernel, device)
+
+
 def run(
     kernel: Type[Kernel],
     settings: tuple,
@@ -255,6 +301,7 @@ def run(
 
     Raises:
         RuntimeError: in the backward pass, for second derivatives (``create_graph``).
+        ValueError: within :func:`by_triton`, without the package triton or a device for it.
     """
     tensors = [*inputs, *carry]
     device = inputs[0].device.type
@@ -262,6 +309,8 @@ def run(
         tensors = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
         with torch.autocast(device, enabled=False):
             return run(kernel, settings, tensors[: len(inputs)], tensors[len(inputs) :], lengths)
+    if triton_is_asked_for():
+        kernel = triton_twin(kernel, inputs[0].device)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     outputs, *final = Fused.apply(kernel, settings, lengths, keep, len(inputs), *tensors)
     return outputs, final

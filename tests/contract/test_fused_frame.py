@@ -101,7 +101,7 @@ def test_second_derivatives_are_refused(name):
         torch.autograd.grad(layer(x)[0].sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", [*CELLS, "elstm1"])
 def test_odd_batches(name):
     """No row at all, lengths beyond the end (which count as all steps), other types of lengths."""
     layer, x = make(name), inputs()
@@ -156,7 +156,7 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
         ValueError, match="--recurrence fused: the cell Clockwork has no fused recurrence; take auto or naive"
     ):
         choose_recurrence(stack, "fused")
-    with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused"):
+    with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused, triton"):
         choose_recurrence(stack, "quick")
     with caplog.at_level(logging.INFO):
         for _ in range(2):
@@ -164,7 +164,7 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
     assert caplog.messages == [
         "--recurrence auto takes fused for GRU", "--recurrence auto takes naive for Clockwork"
     ]  # fmt: skip
-    assert RECURRENCES == ("auto", "naive", "fused")
+    assert RECURRENCES == ("auto", "naive", "fused", "triton")
 
 
 def test_every_cell_of_the_papers_but_the_clockwork_has_one():

@@ -1,0 +1,255 @@
+"""``--recurrence triton`` against the naive twin: on a GPU where there is one, elsewhere by Triton's interpreter."""
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from test_fused import evaluate, make, same, variants
+
+import rntn_plugins
+from rntn_plugins import build_cell
+from rntn_plugins.cells.base import Rows, map_carry
+from rntn_plugins.layers.recurrent import Recurrent, choose_recurrence
+from rntn_plugins.ops import lstm, recurrence
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+if (
+    DEVICE == "cpu"
+):  # before the first import of Triton, which other tests cause while they run, but none when collected
+    os.environ["TRITON_INTERPRET"] = "1"
+pytest.importorskip("triton")
+from rntn_plugins.ops import triton_cells, triton_kernels  # noqa: E402
+
+CELLS = ["lstm", "lstm_peephole", "lstm_rntn", "gru", "gru_rntn", "elstm1", "elstm2", "r_gru", "r_lstm", "rntn",
+         "r_rntn", "m_rnn", "elman", "srn"]  # fmt: skip
+SHAPES = [  # steps, batch, I, H, lengths, what the loss depends on, distinct inputs
+    (3, 2, 2, 5, [2, 0], "both", 0),
+    (2, 2, 3, 3, None, "outputs", 3),
+    (2, 1, 2, 1, None, "carry", 0),
+]
+
+
+class Moving(Recurrent):
+    """Computes on DEVICE what it is given and asked for on the CPU."""
+
+    def forward(self, x, tokens=None, lengths=None, carry=None):
+        x = Rows(x.distinct.to(DEVICE), x.index.to(DEVICE), x.fixed) if isinstance(x, Rows) else x.to(DEVICE)
+        tokens, lengths = (None if each is None else each.to(DEVICE) for each in (tokens, lengths))
+        carry = None if carry is None else map_carry(lambda part: part.to(DEVICE), carry)
+        outputs, after = super().forward(x, tokens, lengths, carry)
+        return outputs.cpu(), map_carry(lambda part: part.cpu(), after)
+
+
+#: cells whose activations are left to the kernels of others
+SAME_ACTIVATIONS = ("gru_rntn", "r_rntn", "m_rnn", "srn")
+
+
+def variants_of(name) -> list:
+    """The options that the steps depend on (how gradients of stacks are stored is no matter of theirs)."""
+    found = [options for options in variants(name) if options.get("gradients") != "row-sparse"]
+    if name in SAME_ACTIVATIONS:
+        found = [options for options in found if options.get("activation") == found[0].get("activation")]
+    return found
+
+
+def layer_of(name, input_size, hidden, options=None, dtype=torch.float64) -> Recurrent:
+    options = next(variants(name)) if options is None else options
+    return Moving(make(name, options, input_size, hidden).cell).to(DEVICE, dtype)
+
+
+def both(layer, steps, batch, lengths, use, distinct=0, hows=("triton", "naive")):
+    lengths = None if lengths is None else torch.tensor(lengths)
+    return [evaluate(layer, how, steps, batch, lengths, use, distinct) for how in hows]
+
+
+@pytest.fixture(autouse=True)
+def taken(monkeypatch):
+    """The kernels that recurrences by Triton took."""
+    found, twin = [], triton_cells.twin
+    monkeypatch.setattr(triton_cells, "twin", lambda *given: found.append(twin(*given)) or found[-1])
+    return found
+
+
+def test_the_interpreter_is_there():
+    assert triton_kernels.INTERPRETED == (DEVICE == "cpu"), "something imported triton before TRITON_INTERPRET was set"
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_same_function_as_the_naive_twin(name, taken):
+    """The first of a cell's variants in all shapes, every other one in one of the smaller ones."""
+    shapes = itertools.cycle(SHAPES[1:])
+    for number, options in enumerate(variants_of(name)):
+        for steps, batch, input_size, hidden, *given in SHAPES if number == 0 else [next(shapes)]:
+            same(*both(layer_of(name, input_size, hidden, options), steps, batch, *given))
+    assert taken and all(kernel in triton_cells.TWINS.values() for kernel in taken)
+
+
+@pytest.mark.parametrize("name", ["lstm_peephole", "elstm1", "gru", "rntn", "elman"])
+def test_more_columns_than_a_block_has(name, monkeypatch):
+    for size, value in (("BLOCK", 4), ("LINES", 4), ("ALONG", 2), ("DOWN", 2), ("ACROSS", 4)):
+        monkeypatch.setattr(triton_kernels, size, value)
+    options = variants_of(name)[-1]
+    same(*both(layer_of(name, 2, 5, options), 2, 2, None, "both"))
+
+
+def test_every_kernel_but_the_higher_order_ones_has_a_twin():
+    bare = {
+        kernel
+        for kernel in recurrence.Kernel.__subclasses__() + [sub for kernel in recurrence.Kernel.__subclasses__()
+                                                            for sub in kernel.__subclasses__()]
+        if kernel.__module__.startswith("rntn_plugins.ops.") and ".triton_" not in kernel.__module__
+    }  # fmt: skip
+    assert {kernel.__name__ for kernel in bare - set(triton_cells.TWINS)} == {"HORNN", "MaxHORNN", "GatedHORNN"}
+    layer = layer_of("hornn", 2, 3)
+    same(*both(layer, 3, 2, None, "both"))  # by its fused kernel
+
+
+def test_float32_and_no_lstm_of_torch(monkeypatch):
+    monkeypatch.setattr(lstm, "by_torch", None)
+    for name in ("lstm", "gru", "rntn"):
+        same(*both(layer_of(name, 3, 5, dtype=torch.float32), 3, 2, None, "both"), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name, dtype, tolerance", [("lstm", torch.float16, 0.02), ("r_gru", torch.bfloat16, 0.1)])
+def test_half_precision(name, dtype, tolerance):
+    """Computed in float32, rounded when it is stored."""
+    layer = layer_of(name, 3, 5, dtype=dtype)
+    same(*both(layer, 2, 2, None, "both", hows=("triton", "fused")), tolerance)
+
+
+def test_autocast():
+    layer, x = layer_of("lstm", 2, 3, dtype=torch.float32), torch.randn(3, 2, 2)
+    layer.recurrence = "triton"
+    exact = layer(x)[0]
+    with torch.autocast(DEVICE, torch.bfloat16):
+        outputs = layer(x)[0]
+    assert outputs.dtype == torch.float32
+    torch.testing.assert_close(outputs, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru_rntn", "rntn", "srn"])
+def test_without_gradients(name):
+    layer, lengths = layer_of(name, 2, 3).eval(), torch.tensor([3, 1])
+    x, tokens = torch.randn(3, 2, 2, dtype=torch.float64), torch.randint(0, 4, (3, 2))
+    table = Rows(torch.randn(4, 2, dtype=torch.float64), tokens, fixed=True)  # some cells keep what it gives
+    for inputs, steps in ((x, slice(None)), (x[:, :0], slice(None)), (table, slice(None)), (table, slice(1))):
+        if steps == slice(1):
+            inputs, tokens, lengths = table._replace(index=table.index[:1]), tokens[:1], None
+        batch = inputs.shape[1]
+        found = {}
+        for layer.recurrence in ("triton", "naive"):
+            with torch.no_grad():
+                given = None if lengths is None or batch == 0 else lengths
+                outputs, carry = layer(inputs, tokens[:, :batch], given, layer.cell.initial_carry(batch))
+            found[layer.recurrence] = [outputs, *carry]
+        same(*found.values())
+
+
+def test_odd_strides():
+    """Inputs, gradients and states whose columns are not next to each other."""
+    layer = layer_of("gru", 3, 3)
+    layer.cell.register_parameter("weight_ih", torch.nn.Parameter(layer.cell.weight_ih.detach().t().clone().t()))
+    found = {}
+    for layer.recurrence in ("triton", "naive"):
+        x = torch.arange(18, dtype=torch.float64).view(3, 2, 3).div(9).transpose(0, 2)[:, :, :3].requires_grad_()
+        h = torch.ones(1, 1, dtype=torch.float64).expand(2, 3).requires_grad_()
+        outputs, (after,) = layer(x, carry=type(layer.cell.initial_carry(2))(h))
+        gradients = torch.autograd.grad(outputs.sum() + (after.t() @ after).sum(), [x, h, *layer.parameters()])
+        found[layer.recurrence] = [outputs, after, *gradients]
+    same(*found.values())
+
+
+COMPILE = """
+import runpy, sys, triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+VALUES = {
+    "BLOCK": 256, "LINES": 16, "ALONG": 128, "DOWN": 32, "ACROSS": 64, "PART": "all", "ACTIVATION": "tanh",
+    "INPUT": 0, "FORGET": 1, "CELL": 2, "OUTPUT": 3,
+}
+for name, kernel in sorted(runpy.run_path(sys.argv[1]).items()):
+    names = getattr(kernel, "arg_names", [])
+    if "size" in names:
+        constants = {each: VALUES.get(each, True) for each in names if each.isupper()}
+        types = {each: "i32" if each == "size" or each.endswith("_row") else "*fp32" for each in names}
+        types.update({each: "constexpr" for each in constants}, **({"index": "*i64"} if "index" in names else {}))
+        source = ASTSource(kernel, types, {(names.index(each),): value for each, value in constants.items()})
+        print(name, len(triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["ptx"]))
+"""
+
+
+def test_the_compiler_takes_what_the_interpreter_takes(tmp_path):
+    """It needs no GPU to compile for one."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-W", "ignore", "-c", COMPILE, triton_kernels.__file__]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 12
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_asked_for_within_its_forward_pass_alone(monkeypatch):
+    layer, seen = layer_of("gru", 2, 3), []
+    layer.recurrence = "triton"
+    monkeypatch.setattr(recurrence, "triton_twin", lambda *_: seen.append(recurrence.triton_is_asked_for()) or 1 / 0)
+
+    def elsewhere():
+        seen.append(recurrence.triton_is_asked_for())
+
+    with pytest.raises(ZeroDivisionError):
+        layer(torch.zeros(2, 1, 2, dtype=torch.float64))
+    elsewhere()
+    with recurrence.by_triton():
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+    assert seen == [True, False, False]
+
+
+def one_line(error) -> str:
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+def test_errors(monkeypatch):
+    gru, clockwork = (Recurrent(build_cell(name, 8, 8)) for name in ("gru", "clockwork"))
+    assert choose_recurrence(gru, "triton") == {"GRU": "triton"} and gru.recurrence == "triton"
+    with pytest.raises(ValueError) as error:
+        choose_recurrence(clockwork, "triton")
+    expected = "--recurrence triton: the cell Clockwork has no fused recurrence; take auto or naive"
+    assert one_line(error) == expected
+
+    monkeypatch.setattr(triton_kernels, "INTERPRETED", False)
+    for name in ("gru", "hornn"):
+        layer = Recurrent(build_cell(name, 8, 8))
+        choose_recurrence(layer, "triton")
+        layer(torch.zeros(1, 2, 8))  # single steps are naive
+        with pytest.raises(ValueError) as error:
+            layer(torch.zeros(2, 2, 8))
+        assert one_line(error) == "--recurrence triton needs a CUDA device (or TRITON_INTERPRET=1, to test)"
+
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for ask in (lambda: choose_recurrence(gru, "triton"), lambda: gru(torch.zeros(2, 2, 8))):
+        with pytest.raises(ValueError) as error:
+            ask()
+        assert one_line(error) == "--recurrence triton needs the package triton: pip install triton"
+    for how in ("auto", "fused"):
+        choose_recurrence(gru, how)
+        gru(torch.zeros(2, 2, 8))
+
+
+def test_triton_is_imported_when_it_is_asked_for():
+    """By two files, and these by a function alone."""
+    package = Path(rntn_plugins.__file__).parent
+    for file in package.rglob("*.py"):
+        if not file.name.startswith("triton_"):
+            for line in file.read_text(encoding="utf-8").splitlines():
+                assert not line.startswith(("import", "from")) or "triton" not in line or "by_triton" in line, file
