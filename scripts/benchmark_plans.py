@@ -177,7 +177,7 @@ def generation(args, one: Workload, role: str, beam: int, batch: int) -> dict:
             "corpus_tokens": 1000 if args.quick else 50_000}  # fmt: skip
     flags = ["--tokens-per-sample", str(steps)]  # the longest that fairseq's model lets the generator generate
     found = whole_model(args, one, role, f"{one.name}, beam {beam}, batch {batch}", flags, spec)
-    return {**found, "label": "ours"} if role == "auto" else found  # a single step is the same in every recurrence
+    return {**found, "label": "ours"} if role == "auto" else found  # single steps hardly differ by recurrence
 
 
 # ---- plans: the contenders of a command, and what the report needs beside them ---------------------------------------

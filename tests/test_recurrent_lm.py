@@ -186,9 +186,19 @@ def test_products_of_a_small_vocabulary_are_kept_in_evaluation(cell, monkeypatch
             parameter.mul_(1.5)
         changed = scores(model)
         assert len(computed) == before + 1 and not torch.allclose(first[0], changed[0])
+    parameter.data.mul_(0.5)  # which torch does not count
+    changed = scores(model)
+    assert len(computed) == before + 2
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        scores(model)
+    torch.testing.assert_close(scores(model), changed)
+    with torch.inference_mode():
+        torch.testing.assert_close(scores(copy.deepcopy(model)), changed)
     monkeypatch.setattr(recurrent_decoder, "FEW_SYMBOLS", 0)
-    for kept, plain in zip(changed, scores(model)):
-        torch.testing.assert_close(kept, plain, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(scores(model), changed, atol=1e-6, rtol=1e-5)
+    monkeypatch.undo()
+    model.decoder.embed_tokens.register_forward_hook(lambda module, inputs, output: output * 0)
+    assert not torch.allclose(scores(model)[0], changed[0])
 
 
 def test_general_dropout_is_the_default_of_the_places():

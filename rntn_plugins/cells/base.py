@@ -158,19 +158,22 @@ class Cell(nn.Module):
     keeps_fixed_inputs = False
     #: whether :meth:`fused` exists (for these options); not inherited, since a subclass computes something else
     has_fused = False
+    #: whether :meth:`fused` takes inputs as :class:`~rntn_plugins.ops.inputs.Rows` too; not inherited either
+    takes_rows = False
 
     def __init_subclass__(cls, **arguments) -> None:
         super().__init_subclass__(**arguments)
-        if "has_fused" not in vars(cls):
-            cls.has_fused = False
+        for name in ("has_fused", "takes_rows"):
+            if name not in vars(cls):
+                setattr(cls, name, False)
 
     def fused(
         self, x: Inputs, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
     ) -> Tuple[Tensor, Carry]:
         """All steps by a kernel of :mod:`rntn_plugins.ops`: what :meth:`project` and a loop of :meth:`step` compute.
 
-        Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1. The inputs may
-        be :class:`~rntn_plugins.ops.inputs.Rows`; :func:`~rntn_plugins.ops.inputs.project` takes both.
+        Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1. The inputs are
+        :class:`~rntn_plugins.ops.inputs.Rows` only if :attr:`takes_rows`: see :func:`~rntn_plugins.ops.inputs.project`.
         """
         raise NotImplementedError
 

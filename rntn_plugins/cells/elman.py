@@ -55,7 +55,7 @@ class Elman(Cell):
         h = self.activation(projected + F.linear(carry.h, self.weight_hh))
         return h, Hidden(h)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         inputs, settings = (self.input.fused(x), self.weight_hh), (str(self.options.activation),)
@@ -107,7 +107,7 @@ class SRN(Cell):
         c = projected + F.linear(carry.c, self.weight_cc)
         return self.activation(c), LinearState(c)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         projected = project(x, self.weight_ih, self.bias)

@@ -94,7 +94,7 @@ class ELSTM1(Cell):
         h = torch.sigmoid(gates[2]) * torch.tanh(c + self.output_bias)
         return h, PositionedCell(h, c, carry.position + 1)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         steps = x.shape[0]
@@ -132,5 +132,5 @@ class ELSTM2(ELSTM1):
     """
 
     Options = ELSTM2Options
-    has_fused = True
+    has_fused = takes_rows = True
     forget_gate = False

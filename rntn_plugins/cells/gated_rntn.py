@@ -19,6 +19,9 @@ from rntn_plugins.ops.inputs import Rows, expand, project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
+#: the backward pass keeps a matrix a distinct input: only where there are this many times as many inputs
+FEW = 8
+
 
 def tensor_scale_option():
     return option(0.01, "standard deviation of the tensor's initial values (small: its input is a product)", least=0.0)
@@ -42,9 +45,10 @@ def tensor_inputs(x, tensor: Tensor, kept: KeptSlices, form: str = "asymmetric")
     ``[U, I]``, the tensor, which of them each is ``[T, B]``, and the product of these two if it is *kept*."""
     if not isinstance(x, Rows) or form != "asymmetric":
         return expand(x), tensor
-    if x.fixed and not torch.is_grad_enabled():
-        return x.distinct, tensor, x.index, kept.of(x.distinct, tensor)
-    return x.distinct, tensor, x.index
+    if not torch.is_grad_enabled():
+        return x.distinct, tensor, x.index, *([kept.of(x.distinct, tensor)] if x.fixed else [])
+    few = len(x.distinct) <= x.index.numel() // FEW
+    return (x.distinct, tensor, x.index) if few else (x.expand(), tensor)
 
 
 class WithTensor:
@@ -59,7 +63,8 @@ class WithTensor:
         nn.init.normal_(self.weight_tensor, std=self.options.tensor_init_scale)
 
     def train(self, mode=True):
-        self.kept.clear()
+        if mode:
+            self.kept.clear()
         return super().train(mode)
 
     def project(self, x, tokens=None):
@@ -96,7 +101,7 @@ class GRURNTN(WithTensor, GRU):
     """
 
     Options = GRURNTNOptions
-    has_fused = True
+    has_fused = takes_rows = True
 
     def build(self) -> None:
         super().build()
@@ -151,7 +156,7 @@ class LSTMRNTN(WithTensor, PeepholeLSTM):
     """
 
     Options = LSTMRNTNOptions
-    has_fused = True
+    has_fused = takes_rows = True
     keeps_fixed_inputs = True
 
     def build(self) -> None:

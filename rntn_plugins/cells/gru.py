@@ -82,7 +82,7 @@ class GRU(Cell):
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         inputs = (project(x, self.weight_ih, self.bias), self.weight_hh_gates, self.weight_hh)

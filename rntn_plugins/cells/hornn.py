@@ -84,7 +84,7 @@ class HORNN(Cell):
         h = self.activation(self.input_part(projected) + pooled)
         return h, History(torch.cat([h.unsqueeze(1), carry.states[:, :-1]], dim=1))
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         return self.over_time(ops.HORNN, (project(x, self.weight_ih, self.bias), self.weight_hh), carry, lengths)
@@ -103,7 +103,7 @@ class MaxHORNN(HORNN):
     h_t = f(W_in x_t + max_{n=1..N} (W_hn h_{t-n}) + b)
     """
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def pool(self, feedback, projected, states):
         return feedback.amax(dim=0)
@@ -128,7 +128,7 @@ class FOFEHORNN(HORNN):
     """
 
     Options = FOFEOptions
-    has_fused = True
+    has_fused = takes_rows = True
 
     def pool(self, feedback, projected, states):
         powers = torch.arange(1, len(feedback) + 1, device=feedback.device, dtype=feedback.dtype)
@@ -164,7 +164,7 @@ class GatedHORNN(HORNN):
     and those of :class:`HORNN`.
     """
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def build(self) -> None:
         super().build()

@@ -83,7 +83,7 @@ class LSTM(Cell):
         h = torch.sigmoid(o) * torch.tanh(c)
         return h, HiddenAndCell(h, c)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         if self.weight_hh is not None and lengths is None and ops.torch_is_quicker(self.weight_hh, *carry):
@@ -173,7 +173,7 @@ class PeepholeLSTM(Cell):
         """The part of ``project``'s result that the gates add: ``[B, 4H]``."""
         return projected
 
-    has_fused = True
+    has_fused = takes_rows = True
     kernel = peephole_ops.PeepholeLSTM
 
     def fused(self, x, tokens, carry, lengths):

@@ -179,7 +179,7 @@ class RestrictedGRU(GatedRestrictedCell):
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         weights = (*self.recurrent.pieces("reset", "update"), *self.recurrent.pieces("candidate"))
@@ -225,7 +225,7 @@ class RestrictedLSTM(GatedRestrictedCell):
         h = torch.sigmoid(o) * torch.tanh(c)
         return h, HiddenAndCell(h, c)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         inputs = (*self.fused_inputs(x, tokens), *self.recurrent.pieces(*self.gates))

@@ -162,7 +162,7 @@ class RNTN(IndexedCell):
         h = self.activation(projected.x + apply_each(projected.matrix, carry.h))
         return h, Hidden(h)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         index = self.recurrence.index(tokens)
@@ -194,7 +194,7 @@ class RestrictedRNTN(RNTN):
     """
 
     Options = RestrictedRNTNOptions
-    has_fused = True
+    has_fused = takes_rows = True
 
     def index_of_symbol(self):
         count = self.options.num_matrices
@@ -251,7 +251,7 @@ class MRNN(IndexedCell):
         h = self.activation(projected.x + F.linear(inner, self.weight_left))
         return h, Hidden(h)
 
-    has_fused = True
+    has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):
         inputs = (self.input.fused(x), tokens, self.weight_left, self.weight_right, self.factors)

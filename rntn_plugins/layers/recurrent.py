@@ -9,12 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
-from rntn_plugins.ops.recurrence import by_triton, check_triton
-
-
-def rows(condition: Tensor, like: Tensor) -> Tensor:
-    """A condition per row, ``[B]``, shaped to broadcast over *like* ``[B, ...]``."""
-    return condition.view(-1, *[1] * (like.dim() - 1))
+from rntn_plugins.ops.recurrence import by_triton, check_triton, rows
 
 
 def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
@@ -28,7 +23,8 @@ RECURRENCES = ("auto", "naive", "fused", "triton")
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
-    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step;
+    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step
+    #: (or for one, if it has kept what that needs);
     #: 'triton': likewise, with the small operations of a step as Triton kernels
     recurrence = "auto"
 
@@ -61,6 +57,8 @@ class Recurrent(nn.Module):
         kept = isinstance(x, Rows) and x.fixed and self.cell.keeps_fixed_inputs
         # for a single step the kernel is the slower one, unless what it has kept saves more
         if self.recurrence != "naive" and self.cell.has_fused and (steps > 1 or kept):
+            if isinstance(x, Rows) and not self.cell.takes_rows:
+                x = x.expand()
             with by_triton() if self.recurrence == "triton" else nullcontext():
                 return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(expand(x), tokens)
@@ -79,8 +77,8 @@ def choose_recurrence(model: nn.Module, how: str) -> Dict[str, str]:
     """Set :attr:`Recurrent.recurrence` of all layers of a model.
 
     Returns:
-        for each kind of cell, ``fused``, ``triton`` or ``naive``: what sequences will take (single steps are always
-        naive).
+        for each kind of cell, ``fused``, ``triton`` or ``naive``: what sequences will take (single steps are naive, but
+        for those that use what a cell has kept).
     Raises:
         ValueError: ``fused`` or ``triton`` for a cell that has no kernel, ``triton`` without the package, or an unknown
             name.

@@ -132,9 +132,10 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         dropout = self.dropout_embedding
         if (dropout.p and (self.training or dropout.apply_during_inference)) or tokens.device.type != "cpu":
             return dropout(self.embed_tokens(tokens))
-        table = self.embed_tokens.weight
-        if not torch.is_grad_enabled() and len(table) <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs:
-            return Rows(table, tokens, fixed=True)
+        plain = type(self.embed_tokens) is nn.Embedding and not self.embed_tokens._forward_hooks
+        few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS
+        if few and not torch.is_grad_enabled() and self.stack.layers[0].cell.keeps_fixed_inputs:
+            return Rows(self.embed_tokens.weight, tokens, fixed=True)
         symbols, index = tokens.unique(return_inverse=True)
         if len(symbols) > MOST_DISTINCT * tokens.numel():
             return self.embed_tokens(tokens)

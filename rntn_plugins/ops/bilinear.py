@@ -7,7 +7,7 @@ rows of a batch, and nothing to keep. :class:`ByInput` contracts W with the inpu
 
 from __future__ import annotations
 
-from typing import Optional, Sequence, Tuple, Union
+from typing import NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from rntn_plugins.ops.indexed import Occurrences, RowMatrices
 from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, flat
 
+SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
 CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
 
 
@@ -104,26 +105,43 @@ class ByInput:
 
 
 def slices_of(x: Tensor, tensor: Tensor) -> Tensor:
-    """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd."""
-    return product(x, tensor.flatten(1)).unflatten(1, tensor.shape[1:])
+    """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd and autocast."""
+    with torch.autocast(x.device.type, enabled=False):
+        return product(x, tensor.flatten(1)).unflatten(1, tensor.shape[1:])
+
+
+class Kept(NamedTuple):
+    """Slices and what they were computed from: versions, the inputs, and a sample of the tensor's values."""
+
+    versions: list
+    x: Tensor
+    sample: Tensor
+    slices: Tensor
 
 
 class KeptSlices:
-    """x W of a table of inputs, computed anew only when one of the two has changed (as torch counts it: in place, by an
-    optimiser or a checkpoint; or replaced)."""
+    """x W of a table of inputs, U·H² numbers, computed anew only when one of the two has changed.
 
-    def __init__(self) -> None:
-        self.clear()
+    What torch counts as a change is seen (in place, by a checkpoint), and so is what it does not, through ``.data`` or
+    in another process, if it changes the table or a good part of the tensor, as optimisers and averages of weights do.
+    """
+
+    kept: Optional[Kept] = None
 
     def clear(self) -> None:
-        self.known, self.slices = None, None
+        self.kept = None
 
     def of(self, x: Tensor, tensor: Tensor) -> Tensor:
         """``[U, I], [I, H, H] -> [U, H, H]``."""
-        known = [(id(each), each.data_ptr(), each._version) for each in (x, tensor)]
-        if known != self.known:
-            self.known, self.slices = known, slices_of(x, tensor)
-        return self.slices
+        versions = [
+            (each.data_ptr(), each.dtype, each.shape, None if each.is_inference() else each._version)
+            for each in (x, tensor)
+        ]
+        sample, kept = tensor.flatten()[:: max(1, tensor.numel() // SAMPLE)], self.kept  # once: threads may share it
+        if kept is None or kept.versions != versions or not (x.equal(kept.x) and sample.equal(kept.sample)):
+            kept = Kept(versions, x.detach().clone(), sample.detach().clone(), slices_of(x, tensor))
+            self.kept = kept
+        return kept.slices
 
     def __deepcopy__(self, memo) -> KeptSlices:
         return KeptSlices()

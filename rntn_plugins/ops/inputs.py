@@ -51,11 +51,12 @@ class Project(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d):
         x, weight, index = ctx.saved_tensors
-        if index is not None:
-            d = d.new_zeros(len(x), d.size(1)).index_add_(0, index, d)
-        d_x = product(d, weight) if ctx.needs_input_grad[0] else None
-        d_weight = product(d.t(), x) if ctx.needs_input_grad[1] else None
-        return d_x, d_weight, d.sum(0) if ctx.needs_input_grad[2] else None, None
+        with torch.autocast(d.device.type, enabled=False):
+            if index is not None:
+                d = d.new_zeros(len(x), d.size(1)).index_add_(0, index, d)
+            d_x = product(d, weight) if ctx.needs_input_grad[0] else None
+            d_weight = product(d.t(), x) if ctx.needs_input_grad[1] else None
+            return d_x, d_weight, d.sum(0) if ctx.needs_input_grad[2] else None, None
 
 
 def project(x: Inputs, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:

@@ -36,8 +36,10 @@ def by_onednn(*tensors: Tensor) -> bool:
 def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """a b + bias: ``[M, K], [K, N], [N] -> [M, N]``, without autograd."""
     work = a.size(0) * b.numel()
-    if work < (SMALL_WORK if a.is_contiguous() else TURNED_WORK) or not by_onednn(a, b):
+    fits = bias is None or (by_onednn(bias) and bias.shape == b.shape[1:])
+    if work < (SMALL_WORK if a.is_contiguous() else TURNED_WORK) or not by_onednn(a, b) or not fits:
         return a @ b if bias is None else torch.addmm(bias, a, b)
+    bias = None if bias is None else bias.contiguous()
     return _linear(a.contiguous(), dense(b.t()), bias, "none", [], "")
 
 

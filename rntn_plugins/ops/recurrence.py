@@ -235,8 +235,9 @@ class Fused(torch.autograd.Function):
             for d, (shape, dtype, device) in zip(d_final, ctx.carry_like)
         ]
         needs = ctx.needs_input_grad[5:]
-        d_carry = kernel.backward(d_outputs, d_final, ragged, needs[: ctx.count])
-        return (None, None, None, None, None, *kernel.finish(), *d_carry)
+        with torch.autocast(ctx.carry_like[0][2].type, enabled=False):
+            d_carry = kernel.backward(d_outputs, d_final, ragged, needs[: ctx.count])
+            return (None, None, None, None, None, *kernel.finish(), *d_carry)
 
 
 _triton_is_asked_for: ContextVar[bool] = ContextVar("triton_is_asked_for", default=False)
