@@ -1,10 +1,13 @@
-"""Real fairseq commands as subprocesses."""
+"""Real fairseq commands, each in a process of its own."""
 
+import atexit
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,13 +38,44 @@ def command(name: str, *args) -> list:
     return [sys.executable, "-m", MODULES[name], *map(str, args)]
 
 
+#: these start processes that import the main module again, find their configuration beside it, or log elsewhere if
+#: fairseq is imported first
+NOT_FORKED = ("hydra-train", "interactive", "--distributed-world-size", "--nprocs-per-node")
+
+
+@functools.cache
+def forking() -> subprocess.Popen:
+    """The process that runs commands (see ``forking.py``), one for each process of tests."""
+    process = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("forking.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True, env=environment(),
+    )  # fmt: skip
+    atexit.register(process.kill)
+    return process
+
+
+def forked(name: str, *args, stdin: str, cwd) -> tuple:
+    """Exit code and output of a command that need not import fairseq first."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = {part: str(Path(folder) / part) for part in ("stdin", "stdout", "stderr")}
+        for part, file in files.items():
+            Path(file).write_text(stdin or "" if part == "stdin" else "", encoding="utf-8")
+        wanted = {"module": MODULES[name], "arguments": [*map(str, args)], "folder": str(cwd or Path.cwd()), **files}
+        print(json.dumps(wanted), file=forking().stdin, flush=True)
+        code = int(forking().stdout.readline())
+        return code, "".join(Path(files[part]).read_text(encoding="utf-8") for part in ("stdout", "stderr"))
+
+
 def fairseq(name: str, *args, fails: bool = False, stdin: str = None, cwd=None) -> str:
     """Run ``fairseq-<name>``; its output. Fails the test unless the command succeeds (or *fails*, if that is due)."""
-    result = subprocess.run(
-        command(name, *args), input=stdin, capture_output=True, text=True, env=environment(), cwd=cwd, timeout=300
-    )
-    output = result.stdout + result.stderr
-    assert (result.returncode != 0) == fails, output[-3000:]
+    if {name, *map(str, args)} & {*NOT_FORKED}:
+        result = subprocess.run(
+            command(name, *args), input=stdin, capture_output=True, text=True, env=environment(), cwd=cwd, timeout=300
+        )
+        code, output = result.returncode, result.stdout + result.stderr
+    else:
+        code, output = forked(name, *args, stdin=stdin, cwd=cwd)
+    assert (code != 0) == fails, output[-3000:]
     return output
 
 
