@@ -154,17 +154,23 @@ class RestrictedGRU(Kernel):
         candidate.tanh_()
         blend(h, candidate, z, self.update_gate, after)
 
-    def start_back(self, needs):
+    def start_gradients(self):
+        """Buffers of the backward pass, handed to the gates; returns the states before each step ``[T, B, H]``."""
         before = self.hs[:-1]
         size = before.size(-1)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
         self.recurrent(back=True)
         self.gates.start_back(self.d_x[..., : 2 * size])
         self.candidate.start_back(self.d_x[..., 2 * size :])
+        self.d_gated = before.new_empty(before.shape[1:])
+        return before
+
+    def start_back(self, needs):
+        before = self.start_gradients()
+        size = before.size(-1)
         parts = (*self.d_x.chunk(3, dim=-1), self.rz[..., :size],
                  *factors(before, self.rz, self.candidates, "tanh", self.update_gate))  # fmt: skip
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.d_gated = before.new_empty(before.shape[1:])
 
     def back(self, t, d_states, d_output):
         d_h, d_gated = d_states[0], self.d_gated

@@ -294,14 +294,7 @@ class RestrictedGRU(Twin, restricted_gated.RestrictedGRU):
         kernels.gru_blend(x_h, candidate, rz, h, after, "tanh", self.update_gate)
 
     def start_back(self, needs):
-        before = self.hs[:-1]
-        size = before.size(-1)
-        self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
-        self.recurrent(back=True)
-        self.gates.start_back(self.d_x[..., : 2 * size])
-        self.candidate.start_back(self.d_x[..., 2 * size :])
-        self.each = every(before, self.rz, self.candidates, self.d_x)
-        self.d_gated = before.new_empty(before.shape[1:])
+        self.each = every(self.start_gradients(), self.rz, self.candidates, self.d_x)
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]
