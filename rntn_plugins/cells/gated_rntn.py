@@ -14,13 +14,10 @@ from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
 from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
 from rntn_plugins.ops import gru_rntn as gru_ops
 from rntn_plugins.ops import lstm_peephole as lstm_ops
-from rntn_plugins.ops.bilinear import KeptSlices
+from rntn_plugins.ops.bilinear import KeptSlices, by_input
 from rntn_plugins.ops.inputs import Rows, expand, project
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
-
-#: the backward pass keeps a matrix a distinct input: only where there are this many times as many inputs
-FEW = 8
 
 
 def tensor_scale_option():
@@ -47,7 +44,7 @@ def tensor_inputs(x, tensor: Tensor, kept: KeptSlices, form: str = "asymmetric")
         return expand(x), tensor
     if not torch.is_grad_enabled():
         return x.distinct, tensor, x.index, *([kept.of(x.distinct, tensor)] if x.fixed else [])
-    few = len(x.distinct) <= x.index.numel() // FEW
+    few = by_input(len(x.distinct), *x.index.shape, tensor)
     return (x.distinct, tensor, x.index) if few else (x.expand(), tensor)
 
 

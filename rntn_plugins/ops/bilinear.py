@@ -1,8 +1,9 @@
 """The tensor products of gated recurrent neural tensor networks: ``out[b, k] += Σ_ij x[b, i] W[i, j, k] h[b, j]``.
 
 There are two orders of the sums. :class:`ByState` contracts W with x and h at every step: a large product for the few
-rows of a batch, and nothing to keep. :class:`ByInput` contracts W with the inputs before the loop, which gives a matrix
-``[H, H]`` for every distinct input: the better order where inputs repeat, its cost follows the number of distinct ones.
+rows of a batch, and nothing to keep. The others contract W with the inputs first, which gives a matrix ``[H, H]`` for
+each: :class:`ByRow` in the loop, for the rows of some steps at a time, and :class:`ByInput` before it, for inputs that
+repeat; its cost follows the number of distinct ones.
 """
 
 from __future__ import annotations
@@ -15,9 +16,15 @@ from torch import Tensor
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices
 from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, flat
+from rntn_plugins.ops.scratch import scratch
 
 SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
 CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
+BLOCK = 7_000_000  # numbers of x W that are computed at a time
+KEPT = 2**28  # bytes of x W that may be kept for the backward pass
+MANY = 4, 64  # times as many inputs as rows in a step, and inputs: where by row beats by state (measured)
+VERY_MANY = 8  # or so many times as many, whatever their number
+FEW = 3  # times as many inputs as distinct ones: where by input beats by state
 
 
 class ByState:
@@ -35,7 +42,7 @@ class ByState:
         self.matrix = tensor.flatten(0, 1)
         self.outer = x.new_empty(x.size(1), *tensor.shape[:2])
 
-    def start(self, kernel: Kernel) -> None:
+    def start(self, kernel: Kernel, keep: bool) -> None:
         self.factor = Factor(self.matrix, self.x.size(1))
 
     def add(self, t: int, h: Tensor, out: Tensor) -> None:
@@ -69,6 +76,56 @@ class ByState:
         return self.d_x, gradient.view(self.shape)
 
 
+class ByRow:
+    """x W for every row, some steps at a time as the loop goes; it is kept for the backward pass.
+
+    Args:
+        x: ``[T, B, I]``.
+        tensor: W ``[I, J, H]``.
+    """
+
+    saved = ("slices",)
+
+    def __init__(self, x: Tensor, tensor: Tensor) -> None:
+        self.x, self.tensor = x, tensor
+
+    def start(self, kernel: Kernel, keep: bool) -> None:
+        """Sets on *kernel* what the backward pass reads: ``slices`` ``[T, B, J, H]``."""
+        steps, batch = self.x.shape[:2]
+        self.block = min(steps, max(1, BLOCK // max(1, batch * self.tensor[0].numel())))
+        self.matrix = self.tensor.flatten(1)
+        self.slices = kernel.slices = scratch(self.x, steps, batch, *self.tensor.shape[1:]) if keep else None
+
+    def add(self, t: int, h: Tensor, out: Tensor) -> None:
+        if t % self.block == 0:
+            part = self.x[t : t + self.block]
+            self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])
+            if self.slices is not None:
+                self.slices[t : t + self.block] = self.ready
+        out.unsqueeze(1).baddbmm_(h.unsqueeze(1), self.ready[t % self.block])
+
+    def start_back(self, kernel: Kernel) -> None:
+        self.slices = kernel.slices.unbind(0)
+
+    def back(self, t: int, h: Tensor, d_out: Tensor, d_h: Tensor) -> None:
+        d_h.unsqueeze(1).baddbmm_(d_out.unsqueeze(1), self.slices[t].transpose(1, 2))
+
+    def finish(self, hs: Tensor, d_outs: Tensor) -> Tuple[Tensor, Tensor]:
+        """Of a block of x W's lines at a time: its gradient h d, and with that those of x and W."""
+        left, right, out = self.tensor.shape
+        x, h, d_outs = flat(self.x), flat(hs), flat(d_outs).unsqueeze(1)
+        d_x, d_tensor, turned = torch.zeros_like(x), torch.empty_like(self.tensor), x.t().contiguous()
+        block = max(1, min(right, CACHED // max(1, len(x) * out)))
+        memory = x.new_empty(len(x) * block * out)
+        for first in range(0, right, block):
+            lines = slice(first, min(first + block, right))
+            part = h[:, lines].unsqueeze(2)
+            d_slices = torch.mul(part, d_outs, out=memory[: part.numel() * out].view(*part.shape[:2], out)).flatten(1)
+            d_tensor[:, lines] = product(turned, d_slices).view(left, -1, out)
+            d_x += product(d_slices, self.tensor[:, lines].flatten(1).t())
+        return d_x.view(self.x.shape), d_tensor
+
+
 class ByInput:
     """x W for every distinct input before the loop, then h.
 
@@ -84,7 +141,7 @@ class ByInput:
     def __init__(self, x: Tensor, tensor: Tensor, index: Tensor, slices: Optional[Tensor] = None) -> None:
         self.x, self.tensor, self.index, self.slices = x, tensor, index, slices
 
-    def start(self, kernel: Kernel) -> None:
+    def start(self, kernel: Kernel, keep: bool) -> None:
         """Sets on *kernel* what the backward pass reads: ``slices`` ``[U, H, H]``."""
         kernel.slices = slices_of(self.x, self.tensor) if self.slices is None else self.slices
         self.start_back(kernel)
@@ -104,10 +161,18 @@ class ByInput:
         return product(d_slices, self.tensor.flatten(1).t()), d_tensor
 
 
+Product = Union[ByState, ByRow, ByInput]
+
+
 def slices_of(x: Tensor, tensor: Tensor) -> Tensor:
     """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd and autocast."""
+    slices, block = scratch(x, len(x), *tensor.shape[1:]), max(1, BLOCK // max(1, tensor[0].numel()))
     with torch.autocast(x.device.type, enabled=False):
-        return product(x, tensor.flatten(1)).unflatten(1, tensor.shape[1:])
+        if len(x) <= block:
+            return product(x, tensor.flatten(1)).view_as(slices)
+        for part, out in zip(x.split(block), slices.split(block)):
+            out.copy_(product(part, tensor.flatten(1)).view_as(out))
+    return slices
 
 
 class Kept(NamedTuple):
@@ -150,13 +215,43 @@ class KeptSlices:
         return KeptSlices, ()
 
 
+def kept_size(inputs: int, tensor: Tensor) -> int:
+    """Bytes of x W."""
+    return inputs * tensor[0].numel() * tensor.element_size()
+
+
+def by_row(steps: int, batch: int, tensor: Tensor, keep: bool) -> bool:
+    """Whether :class:`ByRow` is quicker than :class:`ByState`, and its memory is there if it has to *keep* x W."""
+    left = tensor.size(0)
+    many = left >= VERY_MANY * batch or left >= max(MANY[0] * batch, MANY[1])
+    fits = not keep or kept_size(steps * batch, tensor) <= KEPT
+    return many and fits and steps > 1 and tensor.device.type == "cpu"
+
+
+def by_input(distinct: int, steps: int, batch: int, tensor: Tensor) -> bool:
+    """Whether :class:`ByInput`, which has to keep x W, is quicker than the other two, and its memory is there."""
+    few = FEW * distinct <= steps * batch or by_row(steps, batch, tensor, keep=False)
+    return few and kept_size(distinct, tensor) <= KEPT
+
+
+def kind(inputs: Sequence[Tensor], keep: bool) -> type:
+    """How to compute the product of ``x, W``, or of ``distinct x, W, index``."""
+    if len(inputs) > 2:
+        return ByInput
+    x, tensor = inputs
+    return ByRow if by_row(*x.shape[:2], tensor, keep) else ByState
+
+
 def tensor_product(
-    x: Tensor, tensor: Tensor, index: Optional[Tensor] = None, slices: Optional[Tensor] = None
-) -> Union[ByState, ByInput]:
-    """By inputs ``[U, I]`` if there is an index, else by states, with x ``[T, B, I']``."""
-    return ByState(x, tensor) if index is None else ByInput(x, tensor, index, slices)
+    x: Tensor, tensor: Tensor, index: Optional[Tensor] = None, slices: Optional[Tensor] = None, keep: bool = True
+) -> Product:
+    """By inputs ``[U, I]`` if there is an index; else with x ``[T, B, I']``, which may depend on the states, by them,
+    or, if it does not, by row where that is quicker."""
+    if index is None:
+        return kind((x, tensor), keep)(x, tensor)
+    return ByInput(x, tensor, index, slices)
 
 
 def saved_by_product(inputs: Sequence[Tensor]) -> Tuple[str, ...]:
     """What a kernel saves for the product of ``x, W`` or ``x, W, index``."""
-    return (ByState if len(inputs) == 2 else ByInput).saved
+    return kind(inputs, True).saved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rntn_plugins.ops.bilinear import saved_by_product, tensor_product
+from rntn_plugins.ops.bilinear import ByState, saved_by_product, tensor_product
 from rntn_plugins.ops.gru import GRU
 
 
@@ -25,22 +25,22 @@ class GRURNTN(GRU):
 
     @property
     def saved(self):
-        return (*GRU.saved, *saved_by_product(self.inputs[3:]), *(["both"] if self.full else []))
+        return (*GRU.saved, *(["both"] if self.full else saved_by_product(self.inputs[3:])))
 
-    def sides(self) -> None:
+    def sides(self, keep: bool) -> None:
         """The product and the right sides of its steps."""
-        x, tensor, *index = self.inputs[3:]
         self.rights = self.both if self.full else self.gated
         self.right = self.rights.unbind(0)
-        self.product = tensor_product(self.both if self.full else x, tensor, *index)
+        factors = self.inputs[3:]
+        self.product = ByState(self.both, factors[1]) if self.full else tensor_product(*factors, keep=keep)
 
     def start(self, carry, keep):
         super().start(carry, keep)
         if self.full:
             x = self.inputs[3]
             self.both = torch.cat([x, x.new_empty(*x.shape[:2], carry[0].size(1))], dim=-1)
-        self.sides()
-        self.product.start(self)
+        self.sides(keep)
+        self.product.start(self, keep)
 
     def candidate_part(self, t, x, gated, out):
         super().candidate_part(t, x, gated, out)
@@ -51,7 +51,7 @@ class GRURNTN(GRU):
 
     def start_back(self, needs):
         super().start_back(needs)
-        self.sides()
+        self.sides(True)
         self.product.start_back(self)
         self.d_right = torch.empty_like(self.right[0])
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from rntn_plugins.ops.scratch import scratch
+
 with warnings.catch_warnings():  # once in a process torch says that its compressed sparse tensors are in beta
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor([0], [], [], (0, 0))
@@ -103,7 +105,7 @@ class Occurrences:
         d_parts = d.index_select(0, order).t().split(self.sizes, 1)
         h_parts = h.index_select(0, order).split(self.sizes)
         numbers = range(len(self.sizes)) if self.sparse else self.found.tolist()
-        values = d.new_empty(len(self.sizes) if self.sparse else self.count, d.size(1), h.size(1))
+        values = scratch(d, len(self.sizes) if self.sparse else self.count, d.size(1), h.size(1))
         done = 0
         for number, d_part, h_part in zip(numbers, d_parts, h_parts):
             if number > done:

@@ -110,8 +110,8 @@ class LSTMRNTN(PeepholeLSTM):
 
     def start(self, carry, keep):
         super().start(carry, keep)
-        self.product = tensor_product(*self.inputs[4:])
-        self.product.start(self)
+        self.product = tensor_product(*self.inputs[4:], keep=keep)
+        self.product.start(self, keep)
 
     def candidate_part(self, t, h, candidate):
         self.product.add(t, h, candidate)

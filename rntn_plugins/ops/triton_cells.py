@@ -208,8 +208,8 @@ class GRU(Twin, gru.GRU):
 class GRURNTN(gru_rntn.GRURNTN, GRU):
     """Those of :class:`GRU` and of the tensor product, as for :class:`LSTMRNTN`."""
 
-    def sides(self):
-        super().sides()
+    def sides(self, keep):
+        super().sides(keep)
         self.product = in_place(self.product)
 
 
@@ -229,8 +229,8 @@ class ByInput(bilinear.ByInput):
         kernels.matrices_times(self.slices, self.numbers[t], d_out, d_h, x=d_h)
 
 
-def in_place(product: Union[bilinear.ByState, bilinear.ByInput]) -> Union[bilinear.ByState, ByInput]:
-    """The tensor product itself if it is by state; if by input, as :class:`ByInput`, to be started anew."""
+def in_place(product: bilinear.Product) -> bilinear.Product:
+    """The tensor product itself; if it is by input, as :class:`ByInput`, to be started anew."""
     if isinstance(product, bilinear.ByInput):
         return ByInput(product.x, product.tensor, product.index, product.slices)
     return product

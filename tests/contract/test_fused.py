@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from rntn_plugins import build_cell, cell_names
-from rntn_plugins.cells import gated_rntn
 from rntn_plugins.cells.base import Rows, Vocabulary, carry_tensors, map_carry
 from rntn_plugins.layers.recurrent import Recurrent
-from rntn_plugins.ops import inputs, products
+from rntn_plugins.ops import bilinear, inputs, products, scratch
 from rntn_plugins.registry import get_cell
 
 K, V = 4, 11
@@ -100,7 +99,7 @@ def fused_cells():
 @pytest.fixture(autouse=True)
 def however_few(monkeypatch):
     """Tensor products go by inputs wherever these repeat."""
-    monkeypatch.setattr(gated_rntn, "FEW", 1)
+    monkeypatch.setattr(bilinear, "FEW", 1)
 
 
 @pytest.mark.parametrize("name, options", fused_cells())
@@ -111,6 +110,31 @@ def test_same_function_as_the_naive_twin(name, options):
         same(*(evaluate(layer, how, steps, batch, lengths, use) for how in ("fused", "naive")))
     lengths = torch.tensor([4, 0, 2])
     same(*(evaluate(make(name, options, 3, 4), how, 4, 3, lengths, "both", distinct=5) for how in ("fused", "naive")))
+
+
+@pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
+@pytest.mark.parametrize("way", ["ByRow", "ByState"])
+def test_ways_of_the_tensor_product(name, way, monkeypatch):
+    """By row, in blocks of two steps and one line and in memory used again; by state, where by row has no memory."""
+    taken = []
+    for each in (bilinear.ByRow, bilinear.ByState):
+        monkeypatch.setattr(each, "finish", lambda self, *given, each=each, finish=each.finish: taken.append(
+            each.__name__) or finish(self, *given))  # fmt: skip
+    monkeypatch.setattr(bilinear, "VERY_MANY", 0)
+    monkeypatch.setattr(bilinear, "KEPT", 0 if way == "ByState" else bilinear.KEPT)
+    monkeypatch.setattr(scratch, "SMALL", 0)
+    for steps, batch, input_size, hidden, lengths in [
+        (5, 3, 5, 7, None),
+        (6, 4, 5, 3, [6, 2, 0, 4]),
+        (2, 1, 1, 1, None),
+    ]:
+        monkeypatch.setattr(bilinear, "BLOCK", 2 * batch * hidden**2)
+        monkeypatch.setattr(bilinear, "CACHED", steps * batch * hidden)
+        lengths = None if lengths is None else torch.tensor(lengths)
+        layer = make(name, {}, input_size, hidden)
+        for _ in range(2):
+            same(*(evaluate(layer, how, steps, batch, lengths, "both") for how in ("fused", "naive")))
+    assert taken == [way] * 6
 
 
 @pytest.mark.parametrize("name", cell_names())

@@ -1,8 +1,9 @@
-"""Matrix products by oneDNN against torch's own, at sizes where it is asked."""
+"""Matrix products by oneDNN against torch's own, at sizes where it is asked; and which way a tensor product goes."""
 
 import pytest
 import torch
 
+from rntn_plugins.ops import bilinear
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.products import LONG, SMALL, SMALL_WORK, TURNED_WORK, Factor, by_onednn, product
 
@@ -67,3 +68,12 @@ def test_projection(size, repeat):
     d = torch.randn_like(found)
     for a, b in zip(*(torch.autograd.grad(out, (x, weight, bias), d) for out in (found, wanted))):
         close(a, b)
+
+
+@pytest.mark.parametrize("batch, inputs, by_row", [(20, 128, True), (20, 32, False), (1, 32, True), (64, 128, False)])
+def test_way_of_the_tensor_product_by_sizes(batch, inputs, by_row):
+    tensor = torch.empty(inputs, 8, 8)
+    assert bilinear.by_row(35, batch, tensor, keep=True) == by_row
+    assert not bilinear.by_row(1, batch, tensor, keep=True), "a step of generation"
+    assert bilinear.by_input(35 * batch // 2, 35, batch, tensor) == by_row
+    assert bilinear.by_input(35 * batch // 4, 35, batch, tensor)
