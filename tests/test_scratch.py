@@ -41,6 +41,8 @@ def test_no_more_memory_than_was_in_use():
     both = [scratch(like, 40), scratch(like, 2)]
     del both
     assert sorted(len(memory) for memory in module._free) == [8, 160]
+    module.release()
+    assert not module._free
 
 
 def test_what_autograd_keeps_is_not_used_again():

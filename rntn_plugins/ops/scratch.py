@@ -35,6 +35,12 @@ def scratch(like: Tensor, *shape: int) -> Tensor:
     return tensor.view(*shape)
 
 
+def release() -> None:
+    """Give memory that nobody uses back to the system."""
+    with _taking:
+        _free.clear()
+
+
 def _take(size: int) -> mmap.mmap:
     """Free memory of at least this many bytes: the smallest that fits, else new in exchange for a free one."""
     with _taking:

@@ -1,0 +1,187 @@
+"""How far back a token still moves what a trained model makes of the text (the memory analysis of E18 §2-3).
+
+    python scripts/memory.py data-bin/ptb checkpoints/lstm/checkpoint_best.pt checkpoints/gru_rntn/checkpoint_best.pt
+    python scripts/memory.py data-bin/ud-en checkpoints/tagger/checkpoint_best.pt --lags 40 --out memory.svg
+
+For every lag k: the norm of the Jacobian ∂h_t/∂x_{t-k} of the recurrent layers' output with respect to their input k
+steps before, the same for the cell state c, the product of the forget or update gates between the two, and the scales s
+of the ELSTM; medians and quartiles over random positions t of a split. One line a model; ``--json`` keeps the numbers.
+docs/memory.md says how to read them. Of bidirectional models it is the forward direction, of encoder-decoders the
+encoder. Needs matplotlib: ``pip install rntn-plugins[plots]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import List, Optional
+
+import torch
+from memory_report import describe, draw, summary
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
+
+ENDINGS = (".png", ".svg", ".pdf")
+STREAMS = 20
+SENTENCES = 16
+#: tokens read for each position, so that positions come from all over the split and not from its first lines
+TOKENS = 50
+
+
+# ---- text ------------------------------------------------------------------------------------------------------------
+
+
+def load(checkpoint: str, data: str):
+    """Model and task of a checkpoint; ``ValueError`` if there is none or its data are others."""
+    from fairseq import checkpoint_utils
+
+    overrides = {"data": data, "recurrence": "naive"}  # a model of Triton kernels must load where there are none
+    try:
+        (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], overrides)
+    except Exception as error:  # fairseq, pickle and zip files raise all kinds
+        raise ValueError(f"{checkpoint}: {error or type(error).__name__}") from None
+    return model.float().eval(), task
+
+
+def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: int) -> list:
+    """What the layers read of a split: about *tokens* steps of it, or all. Language models read contiguous streams (or
+    sentences, as they were trained), other models sentences in a random order."""
+    from rntn_plugins.data.lm_dataset import Corpus
+    from rntn_plugins.layers.windows import Text, inputs_of
+
+    try:
+        task.load_dataset(subset)
+    except FileNotFoundError as error:
+        raise ValueError(str(error)) from None
+    dataset, found, count = task.dataset(subset), [], 0
+    if isinstance(dataset, Corpus):
+        rows = max(1, min(STREAMS, len(dataset) // (4 * (lags + 1))))  # streams much longer than the lags
+        batches = task.get_batch_iterator(dataset, max_sentences=rows, seed=seed).next_epoch_itr(shuffle=True)
+    else:
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).split(SENTENCES)
+        batches = (dataset.collater([dataset[index] for index in some.tolist()]) for some in order)
+    for batch in batches:
+        x, symbols, lengths = inputs_of(model, layers, **batch["net_input"])
+        if lengths is None:
+            lengths = steps_of(model, batch["net_input"]).clamp(max=len(x))
+        text = Text(x, symbols, lengths)
+        if batch.get("first", True):
+            found.append([text])
+        else:  # goes on where the block before it ended
+            found[-1].append(text)
+        count += int(lengths.sum())
+        if count >= tokens:
+            break
+    return [Text(torch.cat([x for x, _, _ in blocks]),
+                 None if blocks[0].tokens is None else torch.cat([symbols for _, symbols, _ in blocks]),
+                 sum(lengths for _, _, lengths in blocks)) for blocks in found]  # fmt: skip
+
+
+def steps_of(model, net_input: dict) -> Tensor:
+    """Where all steps of a fixed length are read: those that put out a label, or in encoders the words, ``[B]``."""
+    if hasattr(model, "per_step"):
+        return -(-net_input["target_lengths"] // model.per_step)
+    return net_input["src_lengths"]
+
+
+# ---- command ---------------------------------------------------------------------------------------------------------
+
+
+def names_of(checkpoints: List[str]) -> List[str]:
+    """What tells the checkpoints apart: their folder, with the file's name or as a whole path where it must be."""
+    paths = [Path(name) for name in checkpoints]
+    for choose in (lambda path: path.resolve().parent.name, lambda path: f"{path.resolve().parent.name}/{path.stem}"):
+        names = [choose(path) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return checkpoints
+
+
+def analyse(args: Namespace) -> dict:
+    """All models, as ``--json`` writes them."""
+    from rntn_plugins.layers.memory import analyse
+    from rntn_plugins.layers.windows import reading_layers
+
+    for name in ("lags", "positions", "probes"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name} {getattr(args, name)} must be at least 1")
+    found = []
+    for name, checkpoint in zip(names_of(args.checkpoints), args.checkpoints):
+
+        def progress(done: int, of: int, name: str = name) -> None:
+            print(f"{name}: {done} of {of} positions", file=sys.stderr)
+
+        model, task = load(checkpoint, args.data)
+        layers, which = reading_layers(model)
+        texts = read_texts(model, layers, task, args.subset, TOKENS * args.positions, args.lags, args.seed)
+        result = analyse(layers, texts, args.lags, args.positions, args.probes, args.seed, progress)
+        found.append({"name": name, "checkpoint": checkpoint, "network": which, **describe(result)})
+        print(summary(found[-1]))
+    return {"subset": args.subset, "lags": args.lags, "probes": args.probes, "seed": args.seed, "models": found}
+
+
+def check_outputs(args: Namespace) -> None:
+    """``ValueError`` before the work where it could not be written."""
+    if not args.out.lower().endswith(ENDINGS):
+        raise ValueError(f"--out {args.out} must end with one of {', '.join(ENDINGS)}")
+    for flag in ("out", "json"):
+        folder = Path(getattr(args, flag) or ".").parent
+        if not folder.is_dir():
+            raise ValueError(f"--{flag} {getattr(args, flag)}: there is no folder {folder}")
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("matplotlib is not installed: pip install rntn-plugins[plots]") from None
+    matplotlib.use("Agg")
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Exit code 0, or 2 after one line that says what is wrong."""
+    parser = argparse.ArgumentParser(prog="memory", description=__doc__.splitlines()[0])
+    parser.add_argument("data", metavar="DATA_BIN", help="binarised data that the models were trained on")
+    parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help="trained model; its folder is the legend")
+    parser.add_argument("--subset", default="valid", help="split whose text is read (default: %(default)s)")
+    parser.add_argument("--lags", type=int, default=60, help="K: how far back to look (default: %(default)s)")
+    parser.add_argument(
+        "--positions", type=int, default=200, help="how many random positions of the text (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--probes", type=int, default=16,
+        help="products that estimate the norm of each Jacobian; the hidden size or more: exact (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=int, default=1, help="of positions and probes (default: %(default)s)")
+    parser.add_argument("--out", default="memory.png", metavar="FILE", help="picture: PNG, SVG or PDF (default: "
+                        "%(default)s)")  # fmt: skip
+    parser.add_argument("--json", metavar="FILE", help="where to write the numbers")
+    parser.add_argument("--user-dir", help="folder with further cells and architectures, as for fairseq-train")
+    args = parser.parse_args(arguments)
+
+    from fairseq import utils
+
+    import rntn_plugins  # noqa: F401  (registers the models)
+
+    for name in ("fairseq", "rntn_plugins"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        if args.user_dir:
+            utils.import_user_module(args)
+        check_outputs(args)
+        result = analyse(args)
+        if args.json:
+            Path(args.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            print(f"wrote {args.json}")
+        draw(result, args.out)
+    except (ValueError, OSError) as error:
+        print(f"memory: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(f"wrote {args.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""The four papers' tables and figures, run again by the ordinary fairseq commands.
+
+    python scripts/reproduce.py list [NAME ...]                      # what there is: runs, and the rows they are for
+    python scripts/reproduce.py run t16-word-gru-rntn --budget 30m   # train for 30 minutes, or 30 more; score
+    python scripts/reproduce.py run "S18:Table 1" --schedule short   # all runs of a table, by its shortened schedule
+    python scripts/reproduce.py status                               # what was run, and how far
+    python scripts/reproduce.py report                               # RESULTS.md and results/figures
+
+A NAME is a run, a paper (T16, S18, E18, H16) or one of its tables or figures (``"H16:Table 6.2"``). Runs, rows and
+schedules stand in ``tasks/*/rows.toml`` (format: ``scripts/reproduce_manifest.py``). A run trains with
+``fairseq-train``, on the GPU if there is one, in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is
+scored with ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
+``results/rows``, where a result never gives way to one of a shorter training. A training that the budget stopped is
+marked as partial.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import os
+import re
+import sys
+from typing import List, Optional
+
+import reproduce_manifest as manifests
+from reproduce_manifest import METRICS, Manifest, Refused
+from reproduce_run import Settings, Training, carry_out, curve
+
+UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def seconds(text: str) -> float:
+    """``90s``, ``30m``, ``1.5h``, ``2d``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    if not match or not float(match[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: 90s, 30m, 1.5h or 2d")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def pair(text: str) -> List[str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER, for example ptb=data-bin/ptb")
+    return [name, folder]
+
+
+def positive(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return int(text)
+
+
+def settings_of(args) -> Settings:
+    """From the command line; what is not there is found out."""
+    import torch
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cuda = args.device == "cuda" if args.device else torch.cuda.is_available()
+    if cuda and not torch.cuda.is_available():
+        raise Refused("--device cuda: torch sees no GPU here")
+    return Settings(
+        kind=args.schedule, data=dict(args.data), budget=args.budget,
+        threads=args.threads or max(1, cores // args.jobs), cuda=cuda,
+    )  # fmt: skip
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
+    """What is to run, in the order of the names.
+
+    Raises:
+        Refused: before anything runs, for an unknown name, or data or a schedule that is not there.
+    """
+    found = []
+    for run in manifest.select(args.names):
+        for seed in args.seeds or run.seeds:
+            training = Training(run, seed, settings)
+            if training.schedule.metric != "seconds":
+                training.data  # noqa: B018 (raises where there is none)
+            found.append(training)
+    return found
+
+
+def run(manifest: Manifest, args) -> int:
+    settings = settings_of(args)
+    todo = trainings(manifest, args, settings)
+    print(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
+          f"{'GPU' if settings.cuda else 'CPU'}", flush=True)  # fmt: skip
+    failed = 0
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        going = {pool.submit(one, training, manifest): training for training in todo}
+        try:
+            for number, done in enumerate(concurrent.futures.as_completed(going), 1):
+                try:
+                    said = done.result()
+                except Refused as error:
+                    failed, said = failed + 1, f"failed: {error}"
+                print(f"[{number}/{len(todo)}] {going[done].name}: {said}", flush=True)
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return 1 if failed else 0
+
+
+def one(training: Training, manifest: Manifest) -> str:
+    """Carry out a training; what to say of it."""
+    print(f"{training.name}: started; its log is {training.folder}/train.log", flush=True)
+    result = carry_out(training, manifest.evaluations(training.run.id))
+    return ("an earlier result went further and is kept; " if result.get("kept") else "") + summary(result)
+
+
+def summary(result: dict) -> str:
+    """One line of a result."""
+    test = result["test"][""]
+    if "ratio" in test:
+        return f"{test['ratio']:.3g} times the time of {test['reference']}"
+    end = "complete" if result["complete"] else "partial"
+    return (
+        f"{METRICS[result['metric']][0]} {test[result['metric']]:g}; {end}, {result['epochs']:.2f} epochs, "
+        f"{result['updates']:,} updates, {100 * result['of_paper']:.0f} % of the paper's schedule"
+    )
+
+
+def show(manifest: Manifest, args) -> int:
+    chosen = manifest.select(args.names) if args.names else list(manifest.runs.values())
+    for training in chosen:
+        schedule = training.schedule
+        length = f"{schedule.updates:,} updates" if schedule.updates else f"{schedule.epochs:g} epochs"
+        short = schedule.short and (f"{schedule.short.updates:,} updates" if schedule.short.updates else
+                                    f"{schedule.short.epochs:g} epochs")  # fmt: skip
+        print(f"{training.id}  ({training.arch}; {schedule.data}; {length}{f', short {short}' if short else ''})")
+        for row in manifest.rows:
+            if row.run == training.id:
+                number = "no number" if row.published is None else f"{row.published:g}"
+                print(f"    {row.paper} {row.table}: {row.row}, {row.column}: {number}")
+    return 0
+
+
+def status(manifest: Manifest, args) -> int:
+    chosen = manifest.select(args.names) if args.names else list(manifest.runs.values())
+    settings = {kind: Settings(kind, {}, None, 1, False) for kind in ("paper", "short")}
+    counts = {"complete": 0, "partial": 0, "begun": 0, "not run": 0}
+    for each in chosen:
+        lines = []
+        for kind in settings:
+            if kind == "short" and each.schedule.short is None:
+                continue
+            for seed in seeds_of(each, kind, settings[kind]):
+                training = Training(each, seed, settings[kind])
+                what, said = state(training)
+                if what != "not run":
+                    counts[what] += 1
+                    lines.append(f"    {kind}, seed {seed}: {said}")
+        counts["not run"] += not lines
+        if lines or args.all:
+            print("\n".join([each.id, *(lines or ["    not run"])]))
+    print(", ".join(f"{count} {name}" for name, count in counts.items()))
+    return 0
+
+
+def seeds_of(run, kind: str, settings: Settings) -> List[int]:
+    """The manifest's, and those that were run beside them."""
+    places = [*settings.results.glob(f"{run.id}.{kind}.seed*.json"), *settings.runs.glob(f"{run.id}.{kind}.seed*")]
+    return sorted({*run.seeds, *(int(re.search(r"seed(\d+)", place.name)[1]) for place in places)})
+
+
+def state(training: Training) -> tuple:
+    """Of a training: complete, partial, begun or not run, and what to say."""
+    if training.result.is_file():
+        result = json.loads(training.result.read_text(encoding="utf-8"))
+        return "complete" if result["complete"] else "partial", summary(result)
+    log = training.folder / "train.log"
+    if log.is_file():
+        points = curve(log.read_text(encoding="utf-8", errors="replace"))
+        return "begun", f"begun, {points[-1]['updates'] if points else 0:,} updates; run it again to go on"
+    return "not run", ""
+
+
+def report(manifest: Manifest, args) -> int:
+    import reproduce_report
+
+    for path in reproduce_report.write_all(manifest):
+        print(f"wrote {os.path.relpath(path)}")
+    return 0
+
+
+def parse(arguments: Optional[List[str]]):
+    parser = argparse.ArgumentParser(
+        prog="reproduce", description="Run rows of the papers' tables again, and report.",
+        epilog="NAME: a run, a paper (T16), or a table or figure of one (\"H16:Table 6.2\").",
+    )  # fmt: skip
+    commands = parser.add_subparsers(dest="command", required=True)
+    lists = commands.add_parser("list", help="what there is")
+    runs = commands.add_parser("run", help="train, score and write down")
+    states = commands.add_parser("status", help="what was run, and how far")
+    commands.add_parser("report", help="write RESULTS.md and results/figures")
+    for each, wanted in ((lists, "*"), (states, "*"), (runs, "+")):
+        each.add_argument("names", nargs=wanted, metavar="NAME", help="a run, a paper, or a table or figure of one")
+    states.add_argument("--all", action="store_true", help="what was not run as well")
+    for flag, settings in {
+        "--schedule": {"choices": ("paper", "short"), "default": "paper",
+                       "help": "the paper's, or a shortened one, alike for all rows compared (default: paper)"},
+        "--budget": {"type": seconds, "metavar": "TIME",
+                     "help": "training time of each, from now: 90s, 30m, 1.5h (default: to the schedule's end)"},
+        "--seeds": {"type": int, "nargs": "+", "metavar": "N", "help": "default: those of rows.toml"},
+        "--data": {"type": pair, "action": "append", "default": [], "metavar": "NAME=FOLDER",
+                   "help": "where a binarised corpus lies (default: data-bin/NAME)"},
+        "--jobs": {"type": positive, "default": 1, "metavar": "N", "help": "trainings at a time (default: 1)"},
+        "--threads": {"type": positive, "metavar": "N", "help": "of each (default: the cores, shared by the jobs)"},
+        "--device": {"choices": ("cpu", "cuda"), "help": "default: cuda where torch sees a GPU"},
+    }.items():  # fmt: skip
+        runs.add_argument(flag, **settings)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Exit code 0; 1 if a run failed; 2 after one line that says what is wrong."""
+    args = parse(arguments)
+    try:
+        return {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
+    except (Refused, OSError) as error:
+        print(f"reproduce: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("reproduce: stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+"""The papers' figures, drawn from what scripts/reproduce.py measured, as PNG and SVG.
+
+A figure draws one kind of schedule, the one by which most of its runs were measured, and says so in its title. A sweep,
+whose points are compared with each other, has besides either complete trainings only or partial ones only.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from reproduce_manifest import ROOT, Manifest, runs_of
+from reproduce_results import KINDS, Measured, Results, measured, rank
+
+FOLDER = Path("results") / "figures"
+NAMES = {
+    "ppl": "perplexity", "bpc": "bits per character", "upos_accuracy": "UPOS accuracy, %",
+    "label_accuracy": "right labels, %", "seconds": "time of an update, ratio", "valid": "validation",
+    "train": "training",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a figure can show.
+
+    Attributes:
+        drawn: by run, in the figure's order.
+        other: runs that were measured otherwise than *drawn* and so are left out.
+        missing: runs that were not measured.
+    """
+
+    figure: Dict[str, Any]
+    metric: str
+    drawn: Dict[str, Measured]
+    other: List[str]
+    missing: List[str]
+
+    @property
+    def kind(self) -> str:
+        return next(iter(self.drawn.values())).kind
+
+
+def plan(manifest: Manifest, results: Results, figure: Dict[str, Any]) -> Optional[Drawing]:
+    """``None`` where none of its runs was measured."""
+    runs = list(dict.fromkeys(runs_of(figure)))
+    metric = manifest.runs[runs[0]].schedule.metric
+    metric = figure.get("metric", metric) if figure["kind"] == "curves" else metric
+    groups: Dict[Tuple[str, bool], Dict[str, Measured]] = {}
+    for run in runs:
+        for kind in KINDS:
+            if figure["kind"] == "curves":
+                found = furthest(results, figure.get("subset", "valid"), metric, run, kind)
+            else:
+                found = results.shown(run, kind=kind)
+            if found:
+                complete = figure["kind"] == "curves" or found.complete
+                groups.setdefault((kind, complete), {})[run] = found
+    if not groups:
+        return None
+    best = max(groups, key=lambda each: (len(groups[each]), each[1], sum(one.share for one in groups[each].values())))
+    measured_runs = {run for group in groups.values() for run in group}
+    other = [run for run in runs if run in measured_runs and run not in groups[best]]
+    return Drawing(figure, metric, groups[best], other, [run for run in runs if run not in measured_runs])
+
+
+def furthest(results: Results, subset: str, metric: str, run: str, kind: str) -> Optional[Measured]:
+    """The furthest training that has a curve; of several seeds the first."""
+    able = [each for each in results.of(run, kind) if each.points(subset, metric)]
+    return measured([max(able, key=rank)]) if able else None
+
+
+# ---- words -----------------------------------------------------------------------------------------------------------
+
+
+def title(manifest: Manifest, drawing: Drawing) -> str:
+    figure = drawing.figure
+    return f"{figure['paper']} {figure['figure']}: {subject(figure)} ({budget(manifest, drawing)})"
+
+
+def subject(figure: Dict[str, Any]) -> str:
+    """Its title without paper and number."""
+    return figure["title"].removeprefix(f"{figure['paper']} {figure['figure']}: ")
+
+
+def budget(manifest: Manifest, drawing: Drawing) -> str:
+    """``short schedule, 3 of 30 epochs``; a range where the runs differ."""
+    all_measured = drawing.drawn.values()
+    name = "the paper's schedule" if drawing.kind == "paper" else "short schedule"
+    if drawing.metric == "seconds":
+        return "timed side by side"
+    if all(each.full for each in all_measured):
+        return name
+    trained = [result for each in all_measured for result in each.results]
+    lengths = [manifest.runs[result.run].schedule for result in trained]
+    partial = "" if all(each.complete for each in all_measured) else ", partial"
+    for unit in ("epochs", "updates"):
+        whole = [getattr(length, unit) for length in lengths]
+        if all(whole):
+            return f"{name}, {extent([getattr(each, unit) for each in trained])} of {extent(whole)} {unit}{partial}"
+    return f"{name}, {extent([100 * result.share for result in trained])} %{partial}"
+
+
+def extent(numbers: Sequence[float]) -> str:
+    """``4``, ``3–4`` or ``3.25–1,000``."""
+    return "–".join(dict.fromkeys(plain(number) for number in (min(numbers), max(numbers))))
+
+
+def amount(numbers: Sequence[float], unit: str) -> str:
+    """``1 epoch`` or ``2–3 epochs``."""
+    text = extent(numbers)
+    return f"{text} {unit.removesuffix('s') if text == '1' else unit}"
+
+
+def plain(number: float) -> str:
+    """``4``, ``3.25`` or ``140,000``."""
+    return f"{number:,.2f}".rstrip("0").rstrip(".")
+
+
+def names(manifest: Manifest, figure: Dict[str, Any]) -> Dict[str, str]:
+    """What a legend calls the runs: their row in a table, with the column, the table or the id if rows share a name."""
+    rows = {}
+    for row in sorted(manifest.rows, key=lambda row: (row.paper != figure["paper"], bool(row.evaluate))):
+        rows.setdefault(row.run, row)
+    runs = dict.fromkeys(runs_of(figure))
+    for form in ("{row}", "{row}, {column}", "{row}, {column} ({table})", "{row} ({run})"):
+        found = {run: form.format(**vars(rows[run])) if run in rows else run for run in runs}
+        if len(set(found.values())) == len(found):
+            break
+    return found
+
+
+def published(manifest: Manifest, paper: str, run: str) -> Optional[float]:
+    """What the paper has for a run, by its plain scoring."""
+    rows = [row for row in manifest.rows if row.run == run and row.paper == paper and not row.evaluate]
+    return next((row.published for row in rows if row.published is not None), None)
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def picture(manifest: Manifest, drawing: Drawing):
+    """The figure as matplotlib's ``Figure`` with one ``Axes``."""
+    from matplotlib.figure import Figure
+
+    page = Figure(figsize=(7.5, 4.8), layout="constrained")
+    axes = page.add_subplot()
+    (curves if drawing.figure["kind"] == "curves" else sweep)(axes, manifest, drawing)
+    axes.set_title(title(manifest, drawing), fontsize=9, wrap=True)
+    axes.grid(alpha=0.3)
+    return page
+
+
+def style(number: int) -> Dict[str, str]:
+    return {"color": f"C{number % 10}", "linestyle": ("-", "--", ":", "-.")[number // 10 % 4]}
+
+
+def curves(axes, manifest: Manifest, drawing: Drawing) -> None:
+    """A line a run, the metric over the epochs."""
+    from matplotlib.ticker import LogFormatter, MaxNLocator
+
+    subset = drawing.figure.get("subset", "valid")
+    labels = names(manifest, drawing.figure)
+    for number, (run, found) in enumerate(drawing.drawn.items()):
+        points = [point for point in found.results[0].points(subset, drawing.metric) if math.isfinite(point[1])]
+        axes.plot(*(zip(*points) if points else ((), ())), marker="o", markersize=2, label=labels[run], **style(number))
+    axes.set(xlabel="epochs", ylabel=f"{NAMES.get(subset, subset)} {NAMES.get(drawing.metric, drawing.metric)}")
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if subset == "train" and drawing.metric == "ppl":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+    axes.legend(fontsize=7, ncols=1 + len(drawing.drawn) // 12)
+
+
+def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
+    """A line a series, the test score over x; hollow: what the paper has."""
+    from matplotlib.lines import Line2D
+
+    figure, any_published = drawing.figure, False
+    for number, series in enumerate(figure["series"]):
+        points = sorted(series["points"])
+        ours = [(x, drawing.drawn[run].mean) for x, run in points if run in drawing.drawn]
+        theirs = [(x, published(manifest, figure["paper"], run)) for x, run in points]
+        ours, theirs = ([(x, y) for x, y in each if y is not None and math.isfinite(y)] for each in (ours, theirs))
+        axes.plot(*(zip(*ours) if ours else ((), ())), marker="o", markersize=4, label=series["label"], **style(number))
+        if theirs:
+            any_published = True
+            axes.plot(*zip(*theirs), "o", markersize=7, color=f"C{number % 10}", markerfacecolor="none")
+    values = [x for series in figure["series"] for x, _ in series["points"]]
+    if min(values) > 0 and max(values) > 20 * min(values):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    name = NAMES.get(drawing.metric, drawing.metric)
+    axes.set(xlabel=figure.get("x", ""), ylabel=name if drawing.metric == "seconds" else f"test {name}")
+    hollow = Line2D([], [], marker="o", linestyle="none", color="black", markerfacecolor="none", label="published")
+    axes.legend(handles=[*axes.get_legend_handles_labels()[0], *[hollow] * any_published], fontsize=7)
+
+
+def draw(manifest: Manifest, results: Results, folder: Path = ROOT / FOLDER) -> List[Path]:
+    """Write every figure that has a measured run; ``ImportError`` without matplotlib.
+
+    Returns:
+        the files, a PNG and an SVG of each, the same bytes for the same results.
+    """
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # fairseq lets everybody log everything
+    import matplotlib
+
+    written = []
+    for figure in manifest.figures:
+        drawing = plan(manifest, results, figure)
+        if drawing is None:
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        files = folder / f"{figure['id']}.png", folder / f"{figure['id']}.svg"
+        with matplotlib.rc_context({"svg.hashsalt": figure["id"]}):
+            page = picture(manifest, drawing)
+            page.savefig(files[0], dpi=120, metadata={"Software": None})
+            page.savefig(files[1], metadata={"Date": None, "Creator": None})
+        written += files
+    return written

@@ -1,0 +1,287 @@
+"""The papers' tables, figures and claims as data: ``tasks/*/rows.toml``.
+
+A file describes one recipe::
+
+    data = "ptb"                                  # --data ptb=FOLDER names the binarised folder
+    task = "rntn_language_modeling"
+    command = "eval-lm"                           # or "generate": what scores a model
+
+    [schedules.t16]                               # how a paper trains
+    train = "--optimizer adagrad --lr 0.02 ..."   # flags of fairseq-train
+    evaluate = "--sample-break-mode eos"          # flags of the scoring command
+    metric = "ppl"                                # of TABLES below
+    epochs = 40                                   # the full schedule; or: updates = 140000
+    because = "why so many, where the paper does not say"
+    [schedules.t16.short]                         # a shorter one, the same for all rows that are compared
+    drop = "--lr-ratio --stop-after"              # flags of those above that it goes without, values and all
+    train = "--lr 0.05"                           # flags that are added, or take the place of those above
+    epochs = 4
+
+    [[runs]]                                      # a training
+    id = "gru-860"
+    arch = "gru_lm_tjandra_ptb_word"
+    schedule = "t16"
+    flags = ""                                    # of this training alone
+    seeds = [1, 2]                                # default: [1]
+
+    [[rows]]                                      # a number of a table
+    paper = "T16"; table = "Table II"; row = "GRURNN"; column = "test PPL"
+    published = 97.78                             # left out where the paper has no number
+    run = "gru-860"
+    evaluate = ""                                 # flags of this row's scoring alone
+    note = ""                                     # shown in a column of the report
+
+    [[figures]]                                   # curves of validations or of training, or points of several runs
+    id = "t16-figure-9"; paper = "T16"; figure = "Figure 9"; title = "..."
+    kind = "curves"; subset = "valid"; metric = "ppl"; runs = ["gru-860", ...]
+    # kind = "sweep"; x = "K"; series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
+
+    [[claims]]                                    # what a paper says of two runs: the first has the better number
+    paper = "T16"; text = "GRURNTN < GRU"; better = "gru-rntn-256"; worse = "gru-860"
+
+Names of runs are unique in all files. A figure or claim may name runs of other recipes' files.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+ROOT = Path(__file__).resolve().parents[1]
+#: metric: (heading, whether lower is better)
+METRICS = {
+    "ppl": ("test PPL", True),
+    "bpc": ("test BPC", True),
+    "upos_accuracy": ("UPOS accuracy, %", False),
+    "label_accuracy": ("right labels, %", False),
+    "seconds": ("time of an update", True),
+}
+
+
+class Refused(Exception):
+    """Something the user has to change; the message is shown as one line."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How a paper trains and scores; ``short`` is the schedule's own shorter form, if there is one."""
+
+    name: str
+    recipe: str
+    data: str
+    task: str
+    command: str
+    metric: str
+    train: Tuple[str, ...]
+    evaluate: Tuple[str, ...]
+    epochs: Optional[float]
+    updates: Optional[int]
+    because: str
+    short: Optional[Schedule] = None
+
+    def of(self, kind: str) -> Schedule:
+        """
+        Raises:
+            Refused: it has no short form.
+        """
+        if kind == "paper":
+            return self
+        if self.short is None:
+            raise Refused(f"{self.recipe}: schedule {self.name!r} has no shorter form: leave --schedule short out")
+        return self.short
+
+    def share(self, epochs: float, updates: int) -> float:
+        """The share of this schedule that so much training is."""
+        return min(1.0, epochs / self.epochs if self.epochs else updates / self.updates)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training."""
+
+    id: str
+    arch: str
+    schedule: Schedule
+    flags: Tuple[str, ...]
+    seeds: Tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A number of a table."""
+
+    paper: str
+    table: str
+    row: str
+    column: str
+    published: Optional[float]
+    run: str
+    evaluate: Tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass
+class Manifest:
+    """All recipes' files together; in their order."""
+
+    schedules: Dict[Tuple[str, str], Schedule] = field(default_factory=dict)
+    runs: Dict[str, Run] = field(default_factory=dict)
+    rows: List[Row] = field(default_factory=list)
+    figures: List[Dict[str, Any]] = field(default_factory=list)
+    claims: List[Dict[str, Any]] = field(default_factory=list)
+
+    def evaluations(self, run: str) -> List[Tuple[str, ...]]:
+        """The scorings that rows ask of a training, each as its flags; the plain one first."""
+        asked = [row.evaluate for row in self.rows if row.run == run]
+        return list(dict.fromkeys([(), *asked]))
+
+    def select(self, names: List[str]) -> List[Run]:
+        """Runs by their names, by a paper ("T16") or by a table ("T16:Table II"), without repetition.
+
+        Raises:
+            Refused: nothing of that name.
+        """
+        found: Dict[str, Run] = {}
+        for name in names:
+            paper, _, place = name.partition(":")
+            figures = [each for each in self.figures if each["paper"] == paper and place in ("", each["figure"])]
+            drawn = [run for figure in figures for run in runs_of(figure)]
+            asked = [row.run for row in self.rows if row.paper == paper and place in ("", row.table)]
+            chosen = [name] if name in self.runs else asked + drawn
+            if not chosen:
+                raise Refused(f"no run, paper or table {name!r}: `reproduce.py list` shows them")
+            found.update((run, self.runs[run]) for run in chosen)
+        return list(found.values())
+
+
+def runs_of(figure: dict) -> List[str]:
+    """The runs that a figure draws."""
+    return [*figure.get("runs", []), *(run for series in figure.get("series", []) for _, run in series["points"])]
+
+
+def merged(flags: Tuple[str, ...], more: Tuple[str, ...]) -> Tuple[str, ...]:
+    """Flags with others added; one of the same name takes the place of the first."""
+    return (*without(flags, [part for part in more if is_flag(part)]), *more)
+
+
+def without(flags: Tuple[str, ...], names: Sequence[str]) -> Tuple[str, ...]:
+    """Flags but for those of the given names, with their values."""
+    kept, dropping = [], False
+    for part in flags:
+        if is_flag(part):
+            dropping = part in names
+        if not dropping:
+            kept.append(part)
+    return tuple(kept)
+
+
+def is_flag(part: str) -> bool:
+    return part.startswith("--") and not part[2:3].isdigit()
+
+
+def load(folder: Path = ROOT / "tasks") -> Manifest:
+    """
+    Raises:
+        Refused: a file that cannot be read or contradicts itself; the message names it.
+    """
+    manifest = Manifest()
+    files = sorted(folder.glob("*/rows.toml"))
+    if not files:
+        raise Refused(f"no rows.toml in the folders of {folder}")
+    for file in files:
+        try:
+            add(manifest, file)
+        except (KeyError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
+            what = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise Refused(f"{file}: {what}") from None
+    check(manifest)
+    return manifest
+
+
+def add(manifest: Manifest, file: Path) -> None:
+    """The entries of one file."""
+    given = tomllib.loads(file.read_text(encoding="utf-8"))
+    recipe = file.parent.name
+    for name, settings in given.pop("schedules").items():
+        manifest.schedules[recipe, name] = read_schedule(name, recipe, given, settings)
+    for entry in given.pop("runs"):
+        schedule = manifest.schedules.get((recipe, entry["schedule"]))
+        if schedule is None:
+            raise ValueError(f"run {entry['id']!r} has the unknown schedule {entry['schedule']!r}")
+        if entry["id"] in manifest.runs:
+            raise ValueError(f"there are two runs {entry['id']!r}")
+        known(entry, "id", "arch", "schedule", "flags", "seeds")
+        manifest.runs[entry["id"]] = Run(
+            entry["id"], entry["arch"], schedule, words(entry.get("flags", "")), tuple(entry.get("seeds", [1]))
+        )
+    for entry in given.pop("rows", []):
+        known(entry, "paper", "table", "row", "column", "published", "run", "evaluate", "note")
+        published = entry.get("published")
+        manifest.rows.append(
+            Row(**{**entry, "published": published, "evaluate": words(entry.get("evaluate", ""))})
+        )  # fmt: skip
+    manifest.figures += given.pop("figures", [])
+    manifest.claims += given.pop("claims", [])
+    known(given, "data", "task", "command")
+
+
+def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
+    settings = dict(settings)
+    short = settings.pop("short", None)
+    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because")
+    if (settings.get("epochs") is None) == (settings.get("updates") is None):
+        raise ValueError(f"schedule {name!r} needs one of epochs and updates")
+    if settings["metric"] not in METRICS:
+        raise ValueError(f"schedule {name!r}: metric {settings['metric']!r} is none of {', '.join(METRICS)}")
+    full = Schedule(
+        name, recipe, common["data"], common["task"], common["command"], settings["metric"],
+        words(settings["train"]), words(settings.get("evaluate", "")), settings.get("epochs"), settings.get("updates"),
+        settings.get("because", ""),
+    )  # fmt: skip
+    if short is None:
+        return full
+    known(short, "drop", "train", "epochs", "updates", "because")
+    dropped = words(short.get("drop", ""))
+    for flag in dropped:
+        if flag not in full.train:
+            raise ValueError(f"the short form of schedule {name!r} drops {flag}, which the schedule has not")
+    shorter = {
+        "train": merged(without(full.train, dropped), words(short.get("train", ""))), "epochs": short.get("epochs"),
+        "updates": short.get("updates"), "because": short.get("because", ""),
+    }  # fmt: skip
+    if (shorter["epochs"] is None) == (shorter["updates"] is None):
+        raise ValueError(f"the short form of schedule {name!r} needs one of epochs and updates")
+    return Schedule(**{**vars(full), "short": Schedule(**{**vars(full), **shorter})})
+
+
+def words(flags: str) -> Tuple[str, ...]:
+    return tuple(shlex.split(flags))
+
+
+def known(entry: dict, *names: str) -> None:
+    for name in entry:
+        if name not in names:
+            raise ValueError(f"unknown key {name!r} (known: {', '.join(names)})")
+
+
+def check(manifest: Manifest) -> None:
+    """That all runs that are named exist, and figures and claims are complete."""
+    for row in manifest.rows:
+        if row.run not in manifest.runs:
+            raise Refused(f"{row.paper} {row.table}, {row.row}: unknown run {row.run!r}")
+    for figure in manifest.figures:
+        for name in ("id", "paper", "figure", "title", "kind"):
+            if name not in figure:
+                raise Refused(f"figure {figure.get('id')!r}: {name!r} is missing")
+        if figure["kind"] not in ("curves", "sweep"):
+            raise Refused(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
+        for run in runs_of(figure):
+            if run not in manifest.runs:
+                raise Refused(f"figure {figure['id']!r}: unknown run {run!r}")
+    for claim in manifest.claims:
+        for name in ("better", "worse"):
+            if claim[name] not in manifest.runs:
+                raise Refused(f"claim {claim['text']!r}: unknown run {claim[name]!r}")

@@ -1,0 +1,196 @@
+"""RESULTS.md: the papers' tables, figures and claims beside what scripts/reproduce.py measured.
+
+    python scripts/reproduce.py report          # RESULTS.md and results/figures, from results/rows
+
+The same results make the same bytes. Numbers come from ``reproduce_results.py``, tables from ``reproduce_tables.py``,
+claims from ``reproduce_claims.py`` and figures from ``reproduce_figures.py``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import reproduce_figures as figures
+import reproduce_tables as tables
+from benchmark_charts import MATPLOTLIB_MISSING
+from reproduce_claims import Judged, judge
+from reproduce_manifest import ROOT, Manifest, Row
+from reproduce_results import Results
+
+PAPERS = {
+    "T16": "Tjandra et al. 2016, Gated Recurrent Neural Tensor Network",
+    "S18": "Salle and Villavicencio 2018, Restricted Recurrent Neural Tensor Networks",
+    "E18": "Su et al. 2018, Dependent Bidirectional RNN with Extended-LSTM",
+    "H16": "Soltani 2016, Higher Order Recurrent Neural Networks",
+}
+HEAD = """# The papers' tables, run again
+
+Every number of the papers that the recipes under [`tasks`](tasks) cover, beside ours. This page is written by
+`python scripts/reproduce.py report` from [`results/rows`](results/rows) and [`tasks/*/rows.toml`](tasks).
+
+- **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule short`): `fairseq-train` on the
+  training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint that validates best.
+  Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands, the curve, the
+  machine, the versions and the commit.
+- **An empty cell** was not measured.
+- **Share of the schedule**: how much of the paper's training ours had. *paper*: by the paper's schedule; *short*: by
+  a shorter one, the same for all rows that are compared, see [Schedules](#schedules). *Partial* trainings were
+  stopped before their schedule's end. Only *100 %, paper* can be held against the paper's number; where a paper does
+  not print how long it trained, the length is ours.
+- **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
+- **Parameters** are counted in our model."""
+CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
+end where a rule of stopping ended one of them; and of the same seeds where there are such. A claim with ≤ also holds
+where the two are equal within 0.5 %. *Open*: not measured, or never trained alike."""
+SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
+data, preset and a run's own flags."""
+
+
+def write_all(manifest: Manifest, results: Optional[Results] = None, root: Path = ROOT) -> List[Path]:
+    """RESULTS.md and the figures below *root*.
+
+    Returns:
+        the files written; without matplotlib, which is said, no figures.
+    Raises:
+        Refused: a result that cannot be read, or of a run that is not in the manifest.
+    """
+    results = Results() if results is None else results
+    results.check(manifest)
+    written: List[Path] = []
+    try:
+        written += figures.draw(manifest, results, root / figures.FOLDER)
+    except ImportError:
+        print(MATPLOTLIB_MISSING, file=sys.stderr)
+    return [*written, write(manifest, results, root / "RESULTS.md")]
+
+
+def write(manifest: Manifest, results: Results, out: Path = ROOT / "RESULTS.md") -> Path:
+    """The page alone; its links are relative to its folder.
+
+    Raises:
+        Refused: as :func:`write_all`.
+    """
+    results.check(manifest)
+    out.write_text(page(manifest, results, out.parent), encoding="utf-8")
+    return out
+
+
+def page(manifest: Manifest, results: Results, base: Path) -> str:
+    order = papers(manifest)
+    judged = [judge(manifest, results, claim) for claim in manifest.claims]
+    judged.sort(key=lambda each: order.index(each.claim["paper"]))
+    parts = [HEAD, machines(results), "## Summary", summary(manifest, results, judged)]
+    for paper in order:
+        parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
+        parts += paper_tables(manifest, results, paper, base) + paper_figures(manifest, results, paper)
+    if judged:
+        parts += ["## Claims", CLAIMS, tables.claims_table(judged)]
+    parts += ["## Schedules", *schedules(manifest, results, base)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+# ---- head ------------------------------------------------------------------------------------------------------------
+
+
+def machines(results: Results) -> str:
+    """What the results were measured on."""
+    if not results.all:
+        return "Nothing has been measured yet."
+    found = Counter(machine(each.data.get("environment", {})) for each in results.all)
+    lines = [f"- {name}: {count} result{'s' * (count > 1)}" for name, count in sorted(found.items())]
+    changed = sum(bool(each.data.get("modified")) for each in results.all)
+    if changed:
+        lines.append(f"- of these, made with files that were not committed: {changed}")
+    return "\n".join(["Measured on:", "", *lines])
+
+
+def machine(environment: Dict[str, Any]) -> str:
+    """``AMD EPYC, 2 cores, 1 thread; torch 2.13.0, fairseq 0.12.3, Python 3.11.7``."""
+    versions = environment.get("versions", environment)
+    cores, threads = environment.get("cores"), environment.get("threads")
+    parts = [environment.get("gpu"), environment.get("processor") or "unknown processor"]
+    parts += [f"{cores} core{'s' * (cores > 1)}" if cores else None]
+    parts += [f"{threads} thread{'s' * (threads > 1)}" if threads else None]
+    programs = [("torch", "torch"), ("fairseq", "fairseq"), ("ve-fairseq", "fairseq"), ("python", "Python")]
+    said = [f"{name} {versions[key]}" for key, name in programs if versions.get(key)]
+    return "; ".join(filter(None, [", ".join(filter(None, parts)), ", ".join(said)]))
+
+
+def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:
+    lines = []
+    for paper in papers(manifest):
+        rows = [row for row in manifest.rows if row.paper == paper]
+        verdicts = [each.holds for each in judged if each.claim["paper"] == paper]
+        lines.append([paper, *counted(results, rows), *(verdicts.count(what) for what in (True, False, None))])
+    if len(lines) > 1:
+        lines.append(["all", *(sum(column) for column in list(zip(*lines))[1:])])
+    head = ["paper", "rows", "measured", "by the full schedule", "claims that hold", "do not hold", "open"]
+    return tables.markdown(head, [[str(cell) for cell in line] for line in lines])
+
+
+def counted(results: Results, rows: Sequence[Row]) -> List[int]:
+    """All rows, those measured, those measured by the paper's whole schedule."""
+    found = [results.shown(row.run, row.evaluate) for row in rows]
+    return [len(rows), sum(each is not None for each in found), sum(each is not None and each.full for each in found)]
+
+
+def papers(manifest: Manifest) -> List[str]:
+    """All papers, the four in the order above."""
+    named = [each["paper"] for each in (*map(vars, manifest.rows), *manifest.figures, *manifest.claims)]
+    return [paper for paper in PAPERS if paper in named] + [each for each in dict.fromkeys(named) if each not in PAPERS]
+
+
+# ---- body ------------------------------------------------------------------------------------------------------------
+
+
+def paper_tables(manifest: Manifest, results: Results, paper: str, base: Path) -> List[str]:
+    by_table: Dict[str, List[Row]] = {}
+    for row in manifest.rows:
+        if row.paper == paper:
+            by_table.setdefault(row.table, []).append(row)
+    parts = []
+    for name, rows in by_table.items():
+        columns = dict.fromkeys(row.column for row in rows)
+        parts += [f"### {name}: {', '.join(columns)}" if len(columns) == 1 else f"### {name}"]
+        parts += [tables.rows_table(manifest, results, rows, base)]
+    return parts
+
+
+def paper_figures(manifest: Manifest, results: Results, paper: str) -> List[str]:
+    """The figures that have a measured run, each with what it shows; the names of the others."""
+    parts, missing = [], []
+    for figure in manifest.figures:
+        if figure["paper"] != paper:
+            continue
+        drawing = figures.plan(manifest, results, figure)
+        if drawing is None:
+            missing.append(f"{figure['figure']} ({figures.subject(figure)})")
+            continue
+        file = (figures.FOLDER / f"{figure['id']}.png").as_posix()
+        parts += [f"### {figure['figure']}: {figures.subject(figure)}"]
+        parts += [f"![{figures.title(manifest, drawing)}]({file})", caption(drawing)]
+    return parts + [f"Figures not measured: {', '.join(missing)}."] * bool(missing)
+
+
+def caption(drawing: figures.Drawing) -> str:
+    """Which runs it shows, by what they were trained with, and which it does not."""
+    groups: Dict[str, List[str]] = {}
+    for run, found in drawing.drawn.items():
+        seeds = ", ".join(str(result.seed) for result in found.results)
+        groups.setdefault(f"Drawn ({tables.share(found)}; seed {seeds})", []).append(run)
+    groups["Left out, as measured by another schedule or only partly"] = drawing.other
+    groups["Not measured"] = drawing.missing
+    return " ".join(f"{what}: {', '.join(f'`{run}`' for run in runs)}." for what, runs in groups.items() if runs)
+
+
+def schedules(manifest: Manifest, results: Results, base: Path) -> List[str]:
+    if not results.all:
+        return ["None was used yet."]
+    outdated = tables.outdated(manifest, results, base)
+    parts = [SCHEDULES, tables.schedules_table(manifest, results)]
+    if outdated:
+        parts += ["Trained with other flags than `tasks/*/rows.toml` has now:", "\n".join(outdated)]
+    return parts

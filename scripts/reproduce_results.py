@@ -1,0 +1,211 @@
+"""Results that scripts/reproduce.py wrote: reading them, and which of them stand for a run.
+
+A result is ``results/rows/<run>.<paper|short>.seed<N>.json``. Its *kind* is ``paper`` (the paper's schedule) or
+``short`` (the shorter form in ``tasks/*/rows.toml``), its *share* how much of the paper's schedule was trained, 0 to 1.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from reproduce_manifest import METRICS, ROOT, Manifest, Refused, Run, is_flag, merged
+
+ROWS = ROOT / "results" / "rows"
+KINDS = ("paper", "short")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run trained once.
+
+    Attributes:
+        complete: the schedule, or the paper's own rule of stopping, came to its end.
+        share: of the paper's schedule.
+        test: by the flags of the scoring, joined by spaces.
+        data: the whole of the file.
+    """
+
+    file: Path
+    run: str
+    kind: str
+    seed: int
+    metric: str
+    complete: bool
+    stopped: str
+    epochs: float
+    updates: int
+    share: float
+    test: Dict[str, Dict[str, Any]]
+    curve: List[Dict[str, Any]]
+    data: Dict[str, Any]
+
+    def value(self, evaluate: Sequence[str] = ()) -> Optional[float]:
+        """The test score, ``None`` where that was not scored; infinitely bad where training diverged."""
+        value = self.test.get(" ".join(evaluate), {}).get(key_of(self.metric))
+        if value is not None and math.isnan(value):
+            return math.inf if METRICS[self.metric][1] else -math.inf
+        return value
+
+    def points(self, subset: str, metric: str) -> List[Tuple[float, float]]:
+        """(epochs, value) of the curve; epochs are fractional, by the updates made."""
+        epoch = self.epochs / self.updates if self.updates else 0.0
+        found = [(point["updates"] * epoch, point.get(subset, {}).get(metric)) for point in self.curve]
+        return [(place, value) for place, value in found if value is not None]
+
+    def lacking(self, run: Run) -> List[str]:
+        """Flags that the manifest has for the run now, and the command that trained it had not."""
+        command = self.data.get("commands", {}).get("train", [])
+        if not command or self.metric == "seconds":
+            return []
+        wanted = merged(merged(("--arch", run.arch), run.schedule.of(self.kind).train), run.flags)
+        return [flag for flag in grouped(wanted) if flag not in grouped(command)]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Results of one run that differ by their seeds, in ascending order of these, and a value of each."""
+
+    results: Tuple[Result, ...]
+    values: Tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return sum(self.values) / len(self.values)
+
+    @property
+    def kind(self) -> str:
+        return self.results[0].kind
+
+    @property
+    def share(self) -> float:
+        return min(result.share for result in self.results)
+
+    @property
+    def complete(self) -> bool:
+        return all(result.complete for result in self.results)
+
+    @property
+    def full(self) -> bool:
+        """Whether it was trained as and as long as in the paper; a measurement of time is the same in both kinds."""
+        same = self.kind == "paper" or self.results[0].metric == "seconds"
+        return same and self.complete and self.share > 0.999
+
+    @property
+    def spread(self) -> Optional[Tuple[float, float]]:
+        """The lowest and highest: of the seeds, or else of the rounds of a measurement of time."""
+        if len(self.values) > 1:
+            return min(self.values), max(self.values)
+        scores = self.results[0].test.get("", {})
+        return (scores["low"], scores["high"]) if {"low", "high"} <= scores.keys() else None
+
+
+class Results:
+    """All results of a folder.
+
+    Raises:
+        Refused: a file that is no result; the message names it.
+    """
+
+    def __init__(self, folder: Path = ROWS) -> None:
+        self.all = [read(file) for file in sorted(folder.glob("*.json"))]
+
+    def check(self, manifest: Manifest) -> None:
+        """
+        Raises:
+            Refused: a result of a run that the manifest has not, or has with another metric or no shorter schedule.
+        """
+        for result in self.all:
+            run = manifest.runs.get(result.run)
+            if run is None:
+                raise Refused(f"{result.file}: unknown run {result.run!r}: no tasks/*/rows.toml has it")
+            if run.schedule.metric != result.metric:
+                raise Refused(f"{result.file}: metric {result.metric!r}, but {run.id!r} has {run.schedule.metric!r}")
+            if result.kind == "short" and run.schedule.short is None:
+                raise Refused(f"{result.file}: the schedule of {run.id!r} has no shorter form in tasks/*/rows.toml")
+
+    def of(self, run: str, kind: Optional[str] = None) -> List[Result]:
+        return [each for each in self.all if each.run == run and kind in (None, each.kind)]
+
+    def shown(self, run: str, evaluate: Sequence[str] = (), kind: Optional[str] = None) -> Optional[Measured]:
+        """What stands for a run: of each seed the best, and of these all that were trained like the best one."""
+        scored = [each for each in self.of(run, kind) if each.value(evaluate) is not None]
+        seeds = {each.seed: each for each in sorted(scored, key=rank)}
+        best = [seeds[seed] for seed in sorted(seeds)]
+        return measured([each for each in best if alike(each, max(best, key=rank))], evaluate)
+
+
+def measured(results: Sequence[Result], evaluate: Sequence[str] = ()) -> Optional[Measured]:
+    if not results:
+        return None
+    return Measured(tuple(results), tuple(result.value(evaluate) for result in results))
+
+
+def rank(result: Result) -> tuple:
+    """What is trained further is better; then what came to its end; then the paper's schedule."""
+    return result.share, result.complete, result.kind == "paper"
+
+
+def near(one: float, other: float) -> bool:
+    """Equal within 1 %."""
+    return abs(one - other) <= 0.01 * max(abs(one), abs(other))
+
+
+def ruled(one: Result, other: Result) -> bool:
+    """Whether both came to their end, one at least by the rule, which may be sooner with another seed or model."""
+    return one.complete and other.complete and "rule" in (one.stopped, other.stopped)
+
+
+def alike(one: Result, other: Result) -> bool:
+    """Whether two results of a run may be averaged: the same kind of schedule, and the same share of it."""
+    return one.kind == other.kind and (near(one.share, other.share) or ruled(one, other))
+
+
+def key_of(metric: str) -> str:
+    return "ratio" if metric == "seconds" else metric
+
+
+def grouped(flags: Sequence[str]) -> List[str]:
+    """``--lr 0.1 --cpu`` as ``["--lr 0.1", "--cpu"]``, without what stands before the first flag."""
+    starts = [place for place, part in enumerate(flags) if is_flag(part)]
+    return [" ".join(flags[start:end]) for start, end in zip(starts, [*starts[1:], len(flags)])]
+
+
+def read(file: Path) -> Result:
+    """
+    Raises:
+        Refused: it is no result; the message is one line with the file's name.
+    """
+    try:
+        return understood(file, json.loads(file.read_text(encoding="utf-8")))
+    except KeyError as error:
+        raise Refused(f"{file}: no result of scripts/reproduce.py: {error} is missing") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise Refused(f"{file}: no result of scripts/reproduce.py: {error}") from None
+
+
+def understood(file: Path, data: Any) -> Result:
+    """A file's content; ``KeyError``, ``TypeError`` or ``ValueError`` if it is no result."""
+    if not isinstance(data, dict):
+        raise ValueError("not an object")
+    if data["schema"] != 1:
+        raise ValueError(f"schema {data['schema']!r} is unknown (known: 1)")
+    for name, known in (("schedule", KINDS), ("metric", METRICS)):
+        if data[name] not in known:
+            raise ValueError(f"{name} {data[name]!r} is none of {', '.join(known)}")
+    result = Result(
+        file, data["run"], data["schedule"], int(data["seed"]), data["metric"], bool(data["complete"]),
+        data["stopped"], float(data["epochs"]), int(data["updates"]), float(data["of_paper"]), data["test"],
+        data.get("curve", []), data,
+    )  # fmt: skip
+    name = f"{result.run}.{result.kind}.seed{result.seed}.json"
+    if file.name != name:
+        raise ValueError(f"by its content it should be named {name}")
+    for scores in result.test.values():
+        float(scores[key_of(result.metric)])
+    for point in result.curve:
+        float(point["updates"]), dict(point.get("train", {})), dict(point.get("valid", {}))
+    return result

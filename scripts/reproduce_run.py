@@ -1,0 +1,366 @@
+"""One training of the manifest by the ordinary fairseq commands, scored and written down.
+
+Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an interrupted training goes on. What is kept is
+``results/rows/<the same name>.json``, the format of which is :func:`result`'s, and the log's lines beside it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Dict, List, Optional, Sequence, Tuple
+
+from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
+
+sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
+
+COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
+#: what the last line of a scoring command says: metric, pattern, and the tokens it counted
+SCORES = {
+    "ppl": r"Loss \(base 2\): [\d.]+, Perplexity: (?P<value>[\d.]+)",
+    "bpc": r"Loss \(base 2\): (?P<value>[\d.]+), Perplexity",
+    "upos_accuracy": r"accuracy (?P<value>[\d.]+) %",
+    "label_accuracy": r"label accuracy (?P<value>[\d.]+) %",
+}
+TOKENS = r"Evaluated ([\d,]+) tokens|\(([\d,]+) words\)|\([\d,]+ of ([\d,]+)\)"
+KEPT_LINES = re.compile(r"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{|train_inner)")
+#: why fairseq-train stopped, by its words
+STOPS = {"budget": "cumulative_training_time", "schedule": "max_update", "rule": "smaller than or equal to minimum"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the runs of one command go.
+
+    Attributes:
+        data: binarised folders by name; others are ``data-bin/NAME``.
+        budget: seconds of training added to what there is, at most; ``None``: to the end of the schedule.
+        cuda: whether there is a GPU to train on.
+    """
+
+    kind: str
+    data: Dict[str, str]
+    budget: Optional[float]
+    threads: int
+    cuda: bool
+    runs: Path = ROOT / "runs"
+    results: Path = ROOT / "results" / "rows"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run with a seed, and where it lies."""
+
+    run: Run
+    seed: int
+    settings: Settings
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.run.schedule.of(self.settings.kind)
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.id}.{self.settings.kind}.seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.runs / self.name
+
+    @property
+    def result(self) -> Path:
+        return self.settings.results / f"{self.name}.json"
+
+    @property
+    def data(self) -> str:
+        """
+        Raises:
+            Refused: the folder is not there.
+        """
+        name = self.schedule.data
+        folder = self.settings.data.get(name, f"data-bin/{name}")
+        if not any((ROOT / folder / file).is_file() for file in ("dict.txt", "prepare_conllu.json")):
+            raise Refused(
+                f"{self.run.id}: no binarised folder {folder}: prepare it as tasks/{self.schedule.recipe}/README.md "
+                f"says, or name it with --data {name}=FOLDER"
+            )
+        return folder
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def common(self) -> List[str]:
+        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, *([] if self.settings.cuda else ["--cpu"])]
+
+    def train_flags(self) -> List[str]:
+        """Of fairseq-train, but for the budget."""
+        schedule = self.schedule
+        limit = ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
+        flags = merged(merged(limit, schedule.train), self.run.flags)
+        return [
+            self.data, *self.common(), "--arch", self.run.arch, *flags, "--seed", str(self.seed),
+            "--save-dir", relative(self.folder), "--no-epoch-checkpoints", "--log-format", "simple",
+            "--log-interval", "200",
+        ]  # fmt: skip
+
+    def score_flags(self, more: Sequence[str], subset: str) -> List[str]:
+        flags = merged(self.schedule.evaluate, tuple(more))
+        path = relative(self.folder / "checkpoint_best.pt")
+        return [self.data, *self.common(), "--path", path, "--gen-subset", subset, *flags]
+
+
+def relative(path: Path) -> str:
+    """From the repository's root, which the commands run in."""
+    return os.path.relpath(path, ROOT)
+
+
+def call(command: str, flags: Sequence[str], threads: int, log: Path) -> Tuple[int, str]:
+    """Run a fairseq command in the repository's root, its output appended to *log*.
+
+    Returns:
+        its exit code and what it printed.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        start = out.tell()
+        program = [sys.executable, "-m", COMMANDS[command], *flags]
+        process = subprocess.Popen(program, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+    with log.open("rb") as written:
+        written.seek(start)
+        return code, written.read().decode("utf-8", errors="replace")
+
+
+# ---- reading logs ----------------------------------------------------------------------------------------------------
+
+
+def numbers(line: str) -> Dict[str, float]:
+    """``| loss 6.8 | ppl 111.02`` as a dictionary."""
+    found = {}
+    for part in line.split("|"):
+        name, _, value = part.strip().rpartition(" ")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def curve(log: str) -> List[dict]:
+    """What training and validation logged, by updates: ``epoch``, ``updates``, ``train``, ``valid``, ``seconds``."""
+    points: Dict[int, dict] = {}
+    for line in log.splitlines():
+        match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
+        if not match:
+            continue
+        values = numbers(line)
+        updates = int(values.pop("num_updates", 0))
+        point = points.setdefault(updates, {"epoch": int(match[2]), "updates": updates})
+        point[match[1]] = {name: value for name, value in values.items() if not name.startswith("epoch")}
+    return [points[updates] for updates in sorted(points)]
+
+
+def read_score(metric: str, text: str) -> dict:
+    """What a scoring command found: the metric, ``tokens``, and the ``line`` that says so.
+
+    Raises:
+        Refused: it says nothing of the kind.
+    """
+    for line in reversed(text.splitlines()):
+        match = re.search(SCORES[metric], line)
+        if match:
+            said = "\n".join(text.splitlines()[-30:])
+            tokens = re.search(TOKENS, said)
+            count = next((part for part in tokens.groups() if part), "0") if tokens else "0"
+            return {metric: float(match["value"]), "tokens": int(count.replace(",", "")),
+                    "line": line.split(" | ")[-1].strip()}  # fmt: skip
+    raise Refused(f"the scoring command printed no {metric}: {last_line(text)}")
+
+
+def last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")[:300]
+
+
+def kept_lines(log: str) -> str:
+    """The log without configuration, model and warnings of libraries, which name folders of this machine."""
+    secret = re.compile("|".join(map(re.escape, {str(ROOT), sys.prefix, str(Path.home())})))
+    lines = [line for line in log.splitlines() if KEPT_LINES.match(line) and not secret.search(line)]
+    return "\n".join(lines) + "\n"
+
+
+# ---- the whole -------------------------------------------------------------------------------------------------------
+
+
+def trained_seconds(log: str) -> float:
+    """The training time of all calls up to now."""
+    return sum(float(match) for match in re.findall(r"done training in ([\d.]+) seconds", log))
+
+
+def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
+    """Train (or go on), score, and write the result unless there is a better one.
+
+    Args:
+        evaluations: flags of the scorings, the plain one first.
+    Returns:
+        the result; with ``kept`` true where an earlier one was better.
+    Raises:
+        Refused: a command failed; the message says where its output is.
+    """
+    if training.schedule.metric == "seconds":
+        return write(training, timed(training), "")
+    started, log = datetime.datetime.now(), training.folder / "train.log"
+    flags = training.train_flags()
+    before = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    budget = []
+    if training.settings.budget is not None:
+        budget = ["--stop-time-hours", f"{(saved_seconds(training.folder) + training.settings.budget) / 3600:.6f}"]
+    code, said = call("train", [*flags, *budget], training.settings.threads, log)
+    if code:
+        raise Refused(f"{training.name}: fairseq-train failed ({last_line(said)}); see {relative(log)}")
+    scores, scorings = {}, {}
+    for more in evaluations:
+        key = " ".join(more)
+        scorings[key] = training.score_flags(more, "test")
+        scores[key] = score(training, scorings[key])
+    valid = score(training, training.score_flags((), "valid"))
+    whole = before + said
+    found = {
+        **described(training, whole, said), "curve": curve(whole), "valid": valid, "test": scores,
+        "seconds": {"train": round(trained_seconds(whole), 1)},
+        "commands": {"train": ["fairseq-train", *flags],
+                     "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
+        "started": started.isoformat(timespec="seconds"),
+    }  # fmt: skip
+    return write(training, found, whole)
+
+
+def saved_seconds(folder: Path) -> float:
+    """fairseq's own count of the training time in the last checkpoint; 0 without one."""
+    path = folder / "checkpoint_last.pt"
+    if not path.is_file():
+        return 0.0
+    import torch
+
+    import rntn_plugins  # noqa: F401 (lets torch load fairseq's checkpoints)
+
+    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    return float(state.get("extra_state", {}).get("previous_training_time", 0.0))
+
+
+def score(training: Training, flags: List[str]) -> dict:
+    log = training.folder / "score.log"
+    code, said = call(training.schedule.command, flags, training.settings.threads, log)
+    if code:
+        command = f"fairseq-{training.schedule.command}"
+        raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
+    return read_score(training.schedule.metric, said)
+
+
+def described(training: Training, log: str, said: str) -> dict:
+    """How far the training came."""
+    points = curve(log)
+    updates = points[-1]["updates"] if points else 0
+    epochs = epochs_done(points, log)
+    stopped = next((name for name, words in STOPS.items() if words in said), "schedule")
+    complete = stopped != "budget"
+    of_schedule = training.schedule.share(epochs, updates)
+    of_paper = training.run.schedule.share(epochs, updates)
+    if stopped == "rule":
+        of_schedule = 1.0
+        of_paper = 1.0 if training.settings.kind == "paper" else of_paper
+    parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
+    return {
+        "complete": complete, "stopped": stopped, "epochs": round(epochs, 3), "updates": updates,
+        "of_schedule": round(of_schedule, 4), "of_paper": round(of_paper, 4),
+        "parameters": int(parameters[1].replace(",", "")) if parameters else None,
+    }  # fmt: skip
+
+
+def epochs_done(points: List[dict], log: str) -> float:
+    """By updates; those of an epoch stand in the progress lines, or else it is the first line's."""
+    if not points:
+        return 0.0
+    length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
+    return points[-1]["updates"] / (int(length[1]) if length else points[0]["updates"] / points[0]["epoch"])
+
+
+def timed(training: Training) -> dict:
+    """The time of an update of this architecture over that of the schedule's reference, side by side."""
+    output = training.folder
+    output.mkdir(parents=True, exist_ok=True)
+    reference = training.schedule.train[0]
+    cells = list(dict.fromkeys([reference, training.run.arch]))
+    command = [
+        sys.executable, "scripts/benchmark.py", "updates", "--cells", *cells, "--recurrence", "auto", "--rounds", "3",
+        "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
+        "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
+    ]  # fmt: skip
+    started = datetime.datetime.now()
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    file = next(iter(output.glob("updates*.json")), None)
+    if process.returncode or file is None:
+        raise Refused(f"{training.name}: benchmark.py failed: {last_line(process.stderr)}")
+    from benchmark_results import Results
+
+    results = Results(json.loads(file.read_text(encoding="utf-8")))
+    group = {cell: next(name for name in results.groups if name.split()[-1] == cell) for cell in cells}
+    ratios = results.ratios((group[training.run.arch], "auto"), (group[reference], "auto"))
+    return {
+        "complete": True, "stopped": "schedule", "epochs": 0.0, "updates": training.schedule.updates,
+        "of_schedule": 1.0, "of_paper": 1.0, "parameters": None, "curve": [], "valid": {},
+        "test": {"": {"ratio": round(statistics.median(ratios), 4), "low": round(min(ratios), 4),
+                      "high": round(max(ratios), 4), "reference": reference}},
+        "seconds": {}, "commands": {"train": ["python", *command[1:]], "score": {}},
+        "started": started.isoformat(timespec="seconds"),
+    }  # fmt: skip
+
+
+def environment(settings: Settings) -> dict:
+    """Machine, versions and commit, as the benchmark writes them."""
+    import benchmark
+
+    return benchmark.environment(SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu"))
+
+
+def write(training: Training, found: dict, log: str) -> dict:
+    """The result's file, unless there is one of a training that went further."""
+    where = environment(training.settings)
+    result = {
+        "schema": 1, "run": training.run.id, "recipe": training.schedule.recipe, "arch": training.run.arch,
+        "schedule": training.settings.kind, "seed": training.seed, "metric": training.schedule.metric, **found,
+        "finished": datetime.datetime.now().isoformat(timespec="seconds"), "commit": where.pop("commit"),
+        "modified": bool(where.pop("changed_files")), "environment": where,
+    }  # fmt: skip
+    file = training.result
+    if file.is_file():
+        earlier = json.loads(file.read_text(encoding="utf-8"))
+        if further(earlier, result):
+            return {**earlier, "kept": True}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    os.replace(part, file)
+    if log:
+        file.with_suffix(".log").write_text(kept_lines(log), encoding="utf-8")
+    return result
+
+
+def further(one: dict, other: dict) -> bool:
+    """Whether *one* was trained further than *other*."""
+    return (one["complete"], one["of_schedule"], one["updates"]) > (
+        other["complete"], other["of_schedule"], other["updates"]
+    )  # fmt: skip

@@ -1,0 +1,174 @@
+"""The Markdown tables of RESULTS.md: rows of the papers' tables, claims, schedules."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+from typing import Dict, List, Sequence
+
+from reproduce_claims import Judged
+from reproduce_figures import amount, plain
+from reproduce_manifest import Manifest, Row, Schedule
+from reproduce_results import KINDS, Measured, Result, Results, grouped
+
+#: decimals at least; more where a paper's table has more
+DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; a column without a heading is left out."""
+    kept = [place for place, name in enumerate(head) if name]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(safe(line[place]) for place in kept) + " |" for line in lines)
+
+
+def safe(text: str) -> str:
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("|", "\\|").replace("\n", " ")
+
+
+def code(flags: Sequence[str]) -> str:
+    text = " ".join(flags)
+    return f"`{text}`" if text else ""
+
+
+def number(value: float, decimals: int) -> str:
+    return f"{value:.{decimals}f}" if math.isfinite(value) else "diverged"
+
+
+def decimals_of(value: float) -> int:
+    return len(repr(value).partition(".")[2])
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def share(found: Measured) -> str:
+    """``10 %, short, 4 epochs``: how long it was trained."""
+    if found.results[0].metric == "seconds":
+        return f"{amount([result.updates for result in found.results], 'updates')} timed"
+    per_cent = 100 * found.share
+    text = "100" if found.share > 0.999 else f"{min(per_cent, 99):.0f}" if per_cent >= 10 else plain(round(per_cent, 1))
+    ended = ", by its rule" if any(result.stopped == "rule" for result in found.results) else ""
+    epochs = amount([result.epochs for result in found.results], "epochs")
+    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}"
+
+
+def ours(found: Measured, decimals: int) -> str:
+    text = number(found.mean, decimals)
+    if found.spread is None:
+        return text
+    return f"{text} ({number(found.spread[0], decimals)}–{number(found.spread[1], decimals)})"
+
+
+def difference(found: Measured, published: float, decimals: int) -> str:
+    """Ours, rounded, less the paper's: ``+1.23 (+1.3 %)``."""
+    if not math.isfinite(found.mean) or not published:
+        return ""
+    apart = round(round(found.mean, decimals) - published, max(decimals, decimals_of(published))) + 0.0
+    return f"{apart:+.{decimals}f} ({100 * apart / published + 0.0:+.1f} %)"
+
+
+def links(results: Sequence[Result], base: Path) -> str:
+    """A link to the JSON of each seed, relative to *base*."""
+    return ", ".join(f"[{each.kind}, {each.seed}]({relative(each.file, base)})" for each in results)
+
+
+def relative(file: Path, base: Path) -> str:
+    return Path(os.path.relpath(file, base)).as_posix()
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def rows_table(manifest: Manifest, results: Results, rows: Sequence[Row], base: Path) -> str:
+    """A table of a paper, all of its rows; empty cells where nothing was measured."""
+    columns, notes = len({row.column for row in rows}) > 1, any(row.note for row in rows)
+    head = ["model", "column" * columns, "preset", "parameters", "paper", "ours", "difference",
+            "share of the schedule", "seeds", "results", "note" * notes]  # fmt: skip
+    return markdown(head, [row_cells(manifest, results, row, rows, base) for row in rows])
+
+
+def row_cells(manifest: Manifest, results: Results, row: Row, rows: Sequence[Row], base: Path) -> List[str]:
+    run, found = manifest.runs[row.run], results.shown(row.run, row.evaluate)
+    metric = run.schedule.metric
+    alike = [each.published for each in rows if manifest.runs[each.run].schedule.metric == metric]
+    theirs = max((decimals_of(each) for each in alike if each is not None), default=0)
+    decimals = max(theirs, DECIMALS[metric])
+    paper = "" if row.published is None else number(row.published, theirs)
+    preset = code([run.arch, *run.flags]) + (f", scored with {code(row.evaluate)}" if row.evaluate else "")
+    cells = [row.row, row.column, preset]
+    if found is None:
+        return [*cells, "", paper, "", "", "", "", "", row.note]
+    parameters = next((result.data["parameters"] for result in found.results if result.data.get("parameters")), None)
+    return [
+        *cells, f"{parameters:,}" if parameters else "", paper, ours(found, decimals),
+        "" if row.published is None else difference(found, row.published, decimals),
+        share(found), ", ".join(str(result.seed) for result in found.results), links(found.results, base), row.note,
+    ]  # fmt: skip
+
+
+def claim_decimals(found: Measured) -> int:
+    """One more than in the tables where those are few for a comparison."""
+    return {"bpc": 3}.get(found.results[0].metric, 2)
+
+
+def claims_table(judged: Sequence[Judged]) -> str:
+    rows = []
+    for each in judged:
+        sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
+        said = [f"`{run}` {ours(found, claim_decimals(found))} ({share(found)})" for run, found in sides if found]
+        rows.append([each.claim["paper"], each.claim["text"], "; ".join(said), each.said])
+    return markdown(["paper", "claim", "ours", "verdict"], rows)
+
+
+# ---- schedules -------------------------------------------------------------------------------------------------------
+
+
+def used(manifest: Manifest, results: Results) -> Dict[Schedule, Dict[str, int]]:
+    """The schedules by which something was measured, in the manifest's order, and how many results of each kind."""
+    counts: Dict[tuple, Dict[str, int]] = {}
+    for result in results.all:
+        schedule = manifest.runs[result.run].schedule
+        kinds = counts.setdefault((schedule.recipe, schedule.name), dict.fromkeys(KINDS, 0))
+        kinds[result.kind] += 1
+    return {schedule: counts[place] for place, schedule in manifest.schedules.items() if place in counts}
+
+
+def length(schedule: Schedule) -> str:
+    return amount([schedule.updates], "updates") if schedule.updates else amount([schedule.epochs], "epochs")
+
+
+def schedules_table(manifest: Manifest, results: Results) -> str:
+    """The paper's form of every schedule in use, and the shorter one if that is."""
+    rows = []
+    for schedule, counts in used(manifest, results).items():
+        for kind in KINDS:
+            if kind == "paper" or counts["short"]:
+                form = schedule.of(kind)
+                rows.append([
+                    schedule.recipe, schedule.name, kind, length(form), code(form.train), changes(schedule, form),
+                    code(form.evaluate), form.because, str(counts[kind]),
+                ])  # fmt: skip
+    head = ["recipe", "schedule", "kind", "length", "training", "not the paper's", "scoring", "because", "results"]
+    return markdown(head, rows)
+
+
+def changes(schedule: Schedule, form: Schedule) -> str:
+    """What the shorter form has beside the paper's flags, and goes without."""
+    before, after = grouped(schedule.train), grouped(form.train)
+    more = code([flag for flag in after if flag not in before])
+    less = code([flag for flag in before if flag not in after])
+    return ", ".join(filter(None, [more, less and f"without {less}"]))
+
+
+def outdated(manifest: Manifest, results: Results, base: Path) -> List[str]:
+    """A line for each result whose training had other flags than the manifest says now."""
+    lines = []
+    for result in results.all:
+        lacking = result.lacking(manifest.runs[result.run])
+        if lacking:
+            name = result.file.stem
+            lines.append(f"- [{name}]({relative(result.file, base)}) was trained without {code(lacking)}")
+    return lines

@@ -1,0 +1,240 @@
+"""Rows of a small manifest, trained and scored by the real commands."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+import commands  # noqa: E402
+import reproduce  # noqa: E402
+import reproduce_manifest  # noqa: E402
+import reproduce_run  # noqa: E402
+from reproduce_manifest import Refused, merged  # noqa: E402
+
+ROWS = """
+data = "tiny"
+task = "rntn_language_modeling"
+command = "eval-lm"
+
+[schedules.sgd]
+train = "--optimizer sgd --lr 1 --batch-size 2 --tokens-per-sample 5 --embed-dim 4 --hidden-size 5 --num-workers 0"
+metric = "ppl"
+epochs = 8
+[schedules.sgd.short]
+train = "--lr 0.5 --lr-scheduler fixed"
+epochs = 2
+because = "shortened"
+
+[[runs]]
+id = "one"
+arch = "elman_lm"
+schedule = "sgd"
+[[runs]]
+id = "two"
+arch = "gru_lm"
+schedule = "sgd"
+flags = "--hidden-size 6"
+seeds = [1, 2]
+
+[[rows]]
+paper = "P"
+table = "Table 1"
+row = "Elman"
+column = "test PPL"
+published = 5.5
+run = "one"
+[[rows]]
+paper = "P"
+table = "Table 2"
+row = "GRU, by sentences"
+column = "test PPL"
+run = "two"
+evaluate = "--sample-break-mode eos"
+[[figures]]
+id = "f"
+paper = "P"
+figure = "Figure 1"
+title = "curves"
+kind = "curves"
+runs = ["two"]
+[[claims]]
+paper = "P"
+text = "GRU < Elman"
+better = "two"
+worse = "one"
+"""
+
+
+def call_forked(command, flags, threads, log):
+    """In place of a new interpreter for every command."""
+    code, said = commands.forked(command, *flags, stdin="", cwd=ROOT)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as out:
+        out.write(said)
+    return code, said
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(1)
+    for split, count in (("train", 60), ("valid", 8), ("test", 8)):
+        lines = (" ".join(rng.choices("abcdefg", k=rng.randint(1, 6))) for _ in range(count))
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    texts = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", folder / f"{split}.txt")]
+    commands.fairseq("preprocess", "--only-source", *texts, "--destdir", folder / "bin", "--workers", 1)
+    return folder / "bin"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with the manifest, for checkpoints and results."""
+    (tmp_path / "tasks" / "tiny").mkdir(parents=True)
+    (tmp_path / "tasks" / "tiny" / "rows.toml").write_text(ROWS)
+    load = reproduce_manifest.load
+    monkeypatch.setattr(reproduce_manifest, "load", lambda: load(tmp_path / "tasks"))
+    monkeypatch.setattr(reproduce_run, "call", call_forked)
+    settings = reproduce_run.Settings
+
+    def within(*given, **named):
+        return settings(*given, **{**named, "runs": tmp_path / "runs", "results": tmp_path / "results"})
+
+    monkeypatch.setattr(reproduce, "Settings", within)
+    return tmp_path
+
+
+def result(place, name):
+    return json.loads((place / "results" / f"{name}.json").read_text())
+
+
+def test_train_score_and_write_down(place, corpus, capsys):
+    assert reproduce.main(["run", "P", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]) == 0
+    one, two = (result(place, f"{name}.short.seed1") for name in ("one", "two"))
+    for each in (one, two):
+        assert each["complete"] and each["stopped"] == "schedule" and each["epochs"] == 2
+        assert each["of_schedule"] == 1 and each["of_paper"] == 0.25
+        assert [point["epoch"] for point in each["curve"]] == [1, 2]
+        assert all(point[split]["ppl"] > 1 for point in each["curve"] for split in ("train", "valid"))
+        assert each["valid"]["ppl"] == pytest.approx(min(point["valid"]["ppl"] for point in each["curve"]), rel=0.05)
+        assert each["environment"]["versions"]["torch"] and each["parameters"] > 100
+        assert each["commands"]["train"][0] == "fairseq-train" and "--seed" in each["commands"]["train"]
+    assert set(one["test"]) == {""} and set(two["test"]) == {"", "--sample-break-mode eos"}
+    assert one["test"][""]["tokens"] == two["test"]["--sample-break-mode eos"]["tokens"] > 20
+    asked = two["commands"]["score"]["--sample-break-mode eos"]
+    assert asked[0] == "fairseq-eval-lm" and asked[-2:] == ["--sample-break-mode", "eos"]
+    flags = two["commands"]["train"]
+    assert flags[flags.index("--lr") + 1] == "0.5" and flags[flags.index("--hidden-size") + 1] == "6"
+    log = (place / "results" / "one.short.seed1.log").read_text()
+    assert "valid | epoch 002" in log and str(ROOT) not in log and sys.prefix not in log
+    capsys.readouterr()
+    assert reproduce.main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "short, seed 1: test PPL" in said and "2 complete, 0 partial, 0 begun, 0 not run" in said
+    assert reproduce.main(["list", "P:Table 1"]) == 0
+    said = capsys.readouterr().out
+    assert "one  (elman_lm; tiny; 8 epochs, short 2 epochs)" in said and "Elman, test PPL: 5.5" in said
+    assert "two" not in said
+
+
+def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
+    run = ["run", "one", "--data", f"tiny={corpus}"]
+    assert reproduce.main([*run, "--budget", "0.01s"]) == 0
+    partial = result(place, "one.paper.seed1")
+    assert not partial["complete"] and partial["stopped"] == "budget" and 0 < partial["of_paper"] < 1
+    assert "partial" in capsys.readouterr().out
+    assert reproduce.main(run) == 0
+    whole = result(place, "one.paper.seed1")
+    assert whole["complete"] and whole["of_paper"] == 1 and whole["epochs"] == 8
+    assert whole["updates"] > partial["updates"] and len(whole["curve"]) >= 8
+    updates = [point["updates"] for point in whole["curve"]]
+    assert updates == sorted(set(updates)), "went on, and did not begin anew"
+    for file in (place / "runs" / "one.paper.seed1").glob("*"):
+        file.unlink()
+    capsys.readouterr()
+    assert reproduce.main([*run, "--budget", "0.01s"]) == 0
+    assert "an earlier result went further and is kept" in capsys.readouterr().out
+    assert result(place, "one.paper.seed1") == whole
+
+
+def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
+    def interrupted(command, flags, threads, log):
+        call_forked(command, [*flags, "--max-epoch", "1"], threads, log)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce_run, "call", interrupted)
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert reproduce.main(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "updates; run it again to go on" in said and "1 begun" in said
+
+
+def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeypatch, capsys):
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(rows.read_text().replace('arch = "elman_lm"', 'arch = "elman_lm"\nflags = "--tokens-per-sample -1"'))
+    assert reproduce.main(["run", "P", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]) == 1
+    said = capsys.readouterr().out
+    assert "one.short.seed1: failed: " in said and "--tokens-per-sample -1" in said and "train.log" in said
+    assert not (place / "results" / "one.short.seed1.json").exists() and result(place, "two.short.seed1")["complete"]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["run", "nothing"], "no run, paper or table 'nothing'"),
+    (["run", "P:Table 9"], "no run, paper or table 'P:Table 9'"),
+    (["run", "one"], "no binarised folder data-bin/tiny: prepare it as tasks/tiny/README.md says"),
+    (["run", "one", "--device", "cuda"], "torch sees no GPU"),
+])  # fmt: skip
+def test_errors_are_one_line(place, arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert reproduce.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"]])
+def test_bad_values(arguments, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        reproduce.main(["run", "one", *arguments])
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_flags_replace_those_of_the_same_name():
+    flags = ("--lr", "1", "--clip-norm", "5", "--sentence-avg", "--adam-betas", "(0.9,0.9)")
+    assert merged(flags, ("--lr", "0.5", "0.1")) == (*flags[2:], "--lr", "0.5", "0.1")
+    assert merged(flags, ("--lr", "-1", "--sentence-avg")) == (*flags[2:4], *flags[5:], "--lr", "-1", "--sentence-avg")
+
+
+@pytest.mark.parametrize("change, message", [
+    (("epochs = 8", ""), "needs one of epochs and updates"),
+    (('metric = "ppl"', 'metric = "bleu"'), "metric 'bleu' is none of"),
+    (('id = "two"', 'id = "one"'), "two runs 'one'"),
+    (('run = "one"', 'run = "three"'), "unknown run 'three'"),
+    (('worse = "one"', 'worse = "three"'), "unknown run 'three'"),
+    (('runs = ["two"]', 'runs = ["three"]'), "unknown run 'three'"),
+    (('kind = "curves"', 'kind = "pie"'), "neither 'curves' nor 'sweep'"),
+    (('published = 5.5', 'publisht = 5.5'), "unknown key 'publisht'"),
+    (('schedule = "sgd"', 'schedule = "adam"'), "unknown schedule 'adam'"),
+    (('data = "tiny"', ""), "'data' is missing"),
+    (('data = "tiny"', "data = "), "rows.toml: "),
+])  # fmt: skip
+def test_bad_manifests(tmp_path, change, message):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "rows.toml").write_text(ROWS.replace(*change))
+    with pytest.raises(Refused, match=message):
+        reproduce_manifest.load(tmp_path)
+
+
+def test_no_manifest(tmp_path):
+    with pytest.raises(Refused, match="no rows.toml"):
+        reproduce_manifest.load(tmp_path)
+
+
+def test_a_real_call_runs_in_the_root_and_is_logged(tmp_path):
+    code, said = reproduce_run.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
+                                    tmp_path / "a" / "log")  # fmt: skip
+    assert code and said == (tmp_path / "a" / "log").read_text() and "nowhere" in said
