@@ -40,6 +40,7 @@ def load_tokens(task, split: str) -> Optional[np.ndarray]:
 
 def settings(folder: str, order: int):
     """fairseq's configuration with this task and model."""
+    from fairseq.criterions import CRITERION_DATACLASS_REGISTRY
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -48,6 +49,7 @@ def settings(folder: str, order: int):
     cfg = OmegaConf.structured(FairseqConfig)
     task, model = "rntn_language_modeling", "kneser_ney_lm"
     cfg.task = TASK_DATACLASS_REGISTRY[task](_name=task, data=folder, sample_break_mode="eos")
+    cfg.criterion = CRITERION_DATACLASS_REGISTRY["cross_entropy"](_name="cross_entropy")  # for fairseq-validate
     cfg.model = MODEL_DATACLASS_REGISTRY[model](_name=model, order=order)
     return cfg
 

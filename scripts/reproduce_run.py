@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import re
 import statistics
@@ -107,7 +108,7 @@ class Training:
         return [
             self.data, *self.common(), "--arch", self.run.arch, *flags, "--seed", str(self.seed),
             "--save-dir", relative(self.folder), "--no-epoch-checkpoints", "--log-format", "simple",
-            "--log-interval", "200",
+            "--log-interval", "25",
         ]  # fmt: skip
 
     def score_flags(self, more: Sequence[str], subset: str) -> List[str]:
@@ -291,11 +292,14 @@ def described(training: Training, log: str, said: str) -> dict:
 
 
 def epochs_done(points: List[dict], log: str) -> float:
-    """By updates; those of an epoch stand in the progress lines, or else it is the first line's."""
+    """By updates; how many an epoch has stands in the progress lines, or else is known when the first has ended."""
     if not points:
         return 0.0
     length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
-    return points[-1]["updates"] / (int(length[1]) if length else points[0]["updates"] / points[0]["epoch"])
+    if length:
+        return points[-1]["updates"] / int(length[1])
+    ended = points[0]["updates"] / points[0]["epoch"] if len(points) > 1 or STOPS["budget"] not in log else math.inf
+    return points[-1]["updates"] / ended
 
 
 def timed(training: Training) -> dict:

@@ -145,7 +145,7 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
     run = ["run", "one", "--data", f"tiny={corpus}"]
     assert reproduce.main([*run, "--budget", "0.01s"]) == 0
     partial = result(place, "one.paper.seed1")
-    assert not partial["complete"] and partial["stopped"] == "budget" and 0 < partial["of_paper"] < 1
+    assert not partial["complete"] and partial["stopped"] == "budget" and 0 <= partial["of_paper"] < 0.2
     assert "partial" in capsys.readouterr().out
     assert reproduce.main(run) == 0
     whole = result(place, "one.paper.seed1")
@@ -176,7 +176,8 @@ def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
 
 def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeypatch, capsys):
     rows = place / "tasks" / "tiny" / "rows.toml"
-    rows.write_text(rows.read_text().replace('arch = "elman_lm"', 'arch = "elman_lm"\nflags = "--tokens-per-sample -1"'))
+    wrong = 'arch = "elman_lm"\nflags = "--tokens-per-sample -1"'
+    rows.write_text(rows.read_text().replace('arch = "elman_lm"', wrong))
     assert reproduce.main(["run", "P", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]) == 1
     said = capsys.readouterr().out
     assert "one.short.seed1: failed: " in said and "--tokens-per-sample -1" in said and "train.log" in said

@@ -1,0 +1,499 @@
+"""RESULTS.md and its figures from made-up results: what is shown, compared, left empty, refused and drawn."""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+import reproduce_figures as figures  # noqa: E402
+import reproduce_manifest as manifests  # noqa: E402
+import reproduce_report as report  # noqa: E402
+from reproduce_claims import judge  # noqa: E402
+from reproduce_manifest import Refused  # noqa: E402
+
+MANIFEST = """
+data = "ptb"
+task = "rntn_language_modeling"
+command = "eval-lm"
+
+[schedules.t16]
+train = "--optimizer adagrad --lr 0.02 --lr-ratio 1.0"
+evaluate = "--sample-break-mode eos"
+metric = "ppl"
+epochs = 30
+because = "30 is ours"
+[schedules.t16.short]
+drop = "--lr-ratio"
+train = "--lr 0.05"
+epochs = 3
+because = "a tenth"
+
+[schedules.time]
+train = "reference"
+metric = "seconds"
+updates = 40
+
+[schedules.unused]
+train = "--lr 7"
+metric = "bpc"
+epochs = 2
+
+RUNS
+[[runs]]
+id = "time-lstm"
+arch = "lstm_lm"
+schedule = "time"
+[[runs]]
+id = "chars"
+arch = "lstm_lm"
+schedule = "unused"
+
+[[rows]]
+paper = "T16"
+table = "Table II"
+row = "GRURNN"
+column = "test PPL"
+published = 97.78
+run = "gru"
+[[rows]]
+paper = "T16"
+table = "Table II"
+row = "GRURNTN"
+column = "test PPL"
+published = 87.4
+run = "rntn"
+[[rows]]
+paper = "T16"
+table = "Table II"
+row = "LSTMRNN"
+column = "test PPL"
+published = 108.26
+run = "lstm"
+evaluate = "--beam 1"
+note = "by|beam"
+[[rows]]
+paper = "H16"
+table = "Table 6.2"
+row = "GRU"
+column = "PPL, order 2"
+published = 123
+run = "gru"
+[[rows]]
+paper = "H16"
+table = "Table 6.2"
+row = "GRU"
+column = "PPL, order 3"
+run = "other"
+[[rows]]
+paper = "H16"
+table = "Table 6.3"
+row = "LSTM"
+column = "time over the RNN's"
+published = 2.48
+run = "time-lstm"
+
+[[figures]]
+id = "t16-figure-9"
+paper = "T16"
+figure = "Figure 9"
+title = "T16 Figure 9: validation"
+kind = "curves"
+subset = "valid"
+metric = "ppl"
+runs = ["gru", "rntn", "lstm", "plain"]
+[[figures]]
+id = "t16-figure-10"
+paper = "T16"
+figure = "Figure 10"
+title = "training"
+kind = "curves"
+subset = "train"
+runs = ["gru"]
+[[figures]]
+id = "h16-figure-6.1"
+paper = "H16"
+figure = "Figure 6.1"
+title = "by order"
+kind = "sweep"
+x = "order"
+series = [
+    { label = "f", points = [[1, "gru"], [100, "rntn"]] },
+    { label = "g", points = [[1, "plain"], [10, "other"], [100, "lstm"]] },
+]
+[[figures]]
+id = "never"
+paper = "H16"
+figure = "Figure 7"
+title = "characters"
+kind = "curves"
+runs = ["chars"]
+
+[[claims]]
+paper = "T16"
+text = "GRURNTN < GRU"
+better = "rntn"
+worse = "gru"
+[[claims]]
+paper = "T16"
+text = "LSTM <= GRU"
+better = "lstm"
+worse = "gru"
+"""
+NAMES = ("gru", "rntn", "lstm", "plain", "other")
+RUNS = "".join(f'[[runs]]\nid = "{name}"\narch = "{name}_lm"\nschedule = "t16"\n' for name in NAMES)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks") / "ptb_word_lm"
+    folder.mkdir()
+    (folder / "rows.toml").write_text(MANIFEST.replace("RUNS", RUNS), encoding="utf-8")
+    return manifests.load(folder.parent)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    folder = tmp_path / "results" / "rows"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def result(rows, run, value, kind="short", seed=1, epochs=3.0, **more):
+    """A result's file, complete unless it says otherwise."""
+    curve = [
+        {"epoch": epoch, "updates": 100 * epoch, "train": {"ppl": 400 / epoch}, "valid": {"ppl": value + 90 / epoch}}
+        for epoch in range(1, int(epochs) + 1)
+    ]
+    whole = {
+        "schema": 1, "run": run, "recipe": "ptb_word_lm", "arch": f"{run}_lm", "schedule": kind, "seed": seed,
+        "metric": "ppl", "complete": True, "stopped": "schedule", "epochs": epochs, "updates": int(100 * epochs),
+        "of_schedule": 1.0, "of_paper": epochs / 30, "parameters": 12535058, "curve": curve, "valid": {"ppl": value},
+        "test": {"": {"ppl": value}}, "commit": "abc1234", "modified": False,
+        "environment": {"processor": "AMD EPYC", "cores": 2, "threads": 1, "gpu": None, "torch": "2.13.0"}, **more,
+    }  # fmt: skip
+    file = rows / f"{run}.{kind}.seed{seed}.json"
+    file.write_text(json.dumps(whole), encoding="utf-8")
+    return file
+
+
+def partial(**more):
+    return {"complete": False, "stopped": "budget", "of_schedule": 0.3, **more}
+
+
+def line(page, *words):
+    """The cells of the one line of a table that has all the words."""
+    found = [each for each in page.splitlines() if each.startswith("| ") and all(word in each for word in words)]
+    assert len(found) == 1, found
+    return [cell.strip() for cell in found[0].strip("|").split(" | ")]
+
+
+def page_of(manifest, rows):
+    return report.page(manifest, report.Results(rows), rows.parents[1])
+
+
+def verdict(manifest, rows, claim=0):
+    return judge(manifest, report.Results(rows), manifest.claims[claim])
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def test_row(manifest, rows):
+    result(rows, "gru", 110.474)
+    assert line(page_of(manifest, rows), "GRURNN")[:-1] == [
+        "GRURNN", "`gru_lm`", "12,535,058", "97.78", "110.47", "+12.69 (+13.0 %)", "10 %, short, 3 epochs", "1",
+        "[short, 1](results/rows/gru.short.seed1.json)",
+    ]  # fmt: skip
+
+
+def test_nothing_measured(manifest, rows):
+    page = page_of(manifest, rows)
+    cells = ["LSTMRNN", "`lstm_lm`, scored with `--beam 1`", "", "108.26", "", "", "", "", "", "by\\|beam"]
+    assert line(page, "LSTMRNN") == cells
+    assert line(page, "PPL, order 3") == ["GRU", "PPL, order 3", "`other_lm`", *[""] * 7]
+    assert "Nothing has been measured yet." in page and "![" not in page
+    assert line(page, "| all |") == ["all", "6", "0", "0", "0", "0", "2"]
+    assert "Figures not measured: Figure 9 (validation), Figure 10 (training)." in page
+
+
+def test_the_better_budget_is_shown(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 99.0, "paper", epochs=12.0, **partial())
+    assert line(page_of(manifest, rows), "GRURNN")[4:7] == [
+        "99.00",
+        "+1.22 (+1.2 %)",
+        "40 %, paper, 12 epochs, partial",
+    ]
+    result(rows, "gru", 105.0, "paper", epochs=2.0, **partial())
+    assert line(page_of(manifest, rows), "GRURNN")[6] == "10 %, short, 3 epochs"
+
+
+def test_full_schedule_ended_by_the_rule(manifest, rows):
+    result(rows, "gru", 97.0, "paper", epochs=17.0, stopped="rule", of_paper=1.0)
+    page = page_of(manifest, rows)
+    assert line(page, "GRURNN")[6] == "100 %, paper, 17 epochs, by its rule"
+    assert line(page, "| T16 |", "| 3 |")[:4] == ["T16", "3", "1", "1"]
+
+
+def test_seeds(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 112.0, seed=2)
+    result(rows, "gru", 150.0, seed=3, epochs=1.0, **partial())
+    cells = line(page_of(manifest, rows), "GRURNN")
+    assert cells[4] == "111.00 (110.00–112.00)" and cells[7] == "1, 2" and cells[8].count("](") == 2
+
+
+def test_seeds_of_which_the_rule_ended_one_sooner(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 112.0, seed=2, epochs=2.0, stopped="rule")
+    assert line(page_of(manifest, rows), "GRURNN")[6:8] == ["6.7 %, short, 2–3 epochs, by its rule", "1, 2"]
+
+
+def test_only_its_own_scoring_fills_a_row(manifest, rows):
+    result(rows, "lstm", 120.0)
+    assert line(page_of(manifest, rows), "LSTMRNN")[4] == ""
+    result(rows, "lstm", 120.0, test={"": {"ppl": 120.0}, "--beam 1": {"ppl": 101.0}})
+    assert line(page_of(manifest, rows), "LSTMRNN")[4] == "101.00"
+
+
+def test_decimals_follow_the_table(manifest, rows):
+    result(rows, "gru", 125.26)
+    assert line(page_of(manifest, rows), "order 2")[4:7] == ["123", "125.3", "+2.3 (+1.9 %)"]
+
+
+def test_times_are_ratios(manifest, rows):
+    scores = {"ratio": 2.5, "low": 2.4, "high": 2.6, "reference": "elman_lm"}
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "parameters": None}
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": scores})
+    cells = ["", "2.48", "2.50 (2.40–2.60)", "+0.02 (+0.8 %)", "40 updates timed"]
+    assert line(page_of(manifest, rows), "2.48")[2:7] == cells
+
+
+def test_diverged(manifest, rows):
+    result(rows, "gru", float("nan"))
+    result(rows, "rntn", 110.0)
+    assert line(page_of(manifest, rows), "GRURNN")[4:6] == ["diverged", ""]
+    assert verdict(manifest, rows).holds is True
+    first, second = drawn(manifest, rows, 0)[1].lines
+    assert len(first.get_xdata()) == 0 and len(second.get_xdata()) == 3
+
+
+def test_schedules_in_use(manifest, rows):
+    file = result(rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --lr 0.5".split()})
+    page = page_of(manifest, rows)
+    short = line(page, "a tenth")
+    assert short[2:6] == [
+        "short", "3 epochs", "`--optimizer adagrad --lr 0.05`", "`--lr 0.05`, without `--lr 0.02 --lr-ratio 1.0`"
+    ]  # fmt: skip
+    assert short[6:] == ["`--sample-break-mode eos`", "a tenth", "1"]
+    assert line(page, "30 is ours")[2] == "paper" and "--lr 7" not in page
+    assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
+
+
+def test_machines(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 110.0, seed=2, modified=True)
+    new = {"processor": "Xeon", "cores": 16, "threads": 16, "gpu": "H200", "versions": {"ve-fairseq": "0.12.3"}}
+    result(rows, "rntn", 110.0, environment=new)
+    page = page_of(manifest, rows)
+    assert "- AMD EPYC, 2 cores, 1 thread; torch 2.13.0: 2 results\n" in page
+    assert "- H200, Xeon, 16 cores, 16 threads; fairseq 0.12.3: 1 result\n" in page
+    assert "not committed: 1" in page
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def test_claims_of_paired_seeds(manifest, rows):
+    for seed, better, worse in ((1, 100.0, 110.0), (2, 104.0, 109.0)):
+        result(rows, "rntn", better, seed=seed)
+        result(rows, "gru", worse, seed=seed)
+    result(rows, "gru", 50.0, seed=3)
+    judged = verdict(manifest, rows)
+    assert judged.holds is True and judged.said == "holds, 2 of 2 seeds"
+    assert (judged.better.mean, judged.worse.mean) == (102.0, 109.5)
+    result(rows, "rntn", 115.0, seed=2)
+    assert verdict(manifest, rows).said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "rntn", 130.0, seed=1)
+    judged = verdict(manifest, rows)
+    assert judged.holds is False and judged.said == "does not hold, 0 of 2 seeds"
+
+
+def test_claims_table(manifest, rows):
+    result(rows, "rntn", 100.0)
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[2:] == [
+        "`rntn` 100.00 (10 %, short, 3 epochs)", "open: `gru` not measured"
+    ]  # fmt: skip
+    result(rows, "gru", 110.0)
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[2:] == [
+        "`rntn` 100.00 (10 %, short, 3 epochs); `gru` 110.00 (10 %, short, 3 epochs)", "holds, 1 of 1 seed"
+    ]  # fmt: skip
+
+
+def test_unlike_trainings_are_not_compared(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0, "paper", epochs=3.0, **partial())
+    assert verdict(manifest, rows).said == "open: never trained alike"
+    result(rows, "gru", 110.0, epochs=2.9, **partial())
+    assert verdict(manifest, rows).holds is None
+    result(rows, "gru", 110.0, epochs=2.98, **partial())
+    assert verdict(manifest, rows).holds is True
+
+
+def test_the_furthest_common_training_is_compared(manifest, rows):
+    for run, short, paper in (("rntn", 120.0, 90.0), ("gru", 110.0, 97.0)):
+        result(rows, run, short)
+        result(rows, run, paper, "paper", epochs=30.0)
+    result(rows, "gru", 80.0, "paper", seed=2, epochs=30.0)
+    judged = verdict(manifest, rows)
+    assert judged.holds is True and judged.worse.mean == 97.0 and judged.better.kind == "paper"
+
+
+def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
+    result(rows, "rntn", 90.0, "paper", epochs=14.0, stopped="rule", of_paper=1.0)
+    result(rows, "gru", 97.0, "paper", epochs=30.0)
+    assert verdict(manifest, rows).holds is True
+    result(rows, "gru", 97.0, "paper", epochs=20.0, **partial())
+    assert verdict(manifest, rows).holds is None
+
+
+def test_different_seeds_if_there_are_no_others(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0, seed=2)
+    assert verdict(manifest, rows).said == "holds, means of different seeds"
+
+
+@pytest.mark.parametrize("value, holds", [(110.4, True), (111.0, False)])
+def test_almost_equal(manifest, rows, value, holds):
+    result(rows, "gru", 110.0)
+    result(rows, "lstm", value)
+    result(rows, "rntn", 110.0)
+    assert verdict(manifest, rows, 1).holds is holds and verdict(manifest, rows, 0).holds is False
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda text: text[:40], "Unterminated string|Expecting"),
+        (lambda text: "[]", "not an object"),
+        (lambda text: text.replace('"schema": 1', '"schema": 9'), "schema 9 is unknown"),
+        (lambda text: text.replace('"of_paper"', '"of_papers"'), "'of_paper' is missing"),
+        (lambda text: text.replace('"test": {"": {"ppl"', '"test": {"": {"bpc"'), "'ppl' is missing"),
+        (lambda text: text.replace('"seed": 1', '"seed": 2'), "should be named gru.short.seed2.json"),
+        (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, short"),
+    ],
+)
+def test_malformed_results_are_refused(rows, change, message):
+    file = result(rows, "gru", 110.0)
+    file.write_text(change(file.read_text()))
+    with pytest.raises(Refused, match=message) as refused:
+        report.Results(rows)
+    assert str(file) in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "run, message",
+    [
+        ("gur", "unknown run 'gur'"),
+        ("chars", "metric 'ppl', but 'chars' has 'bpc'"),
+        ("time-lstm", "the schedule of 'time-lstm' has no shorter form"),
+    ],
+)
+def test_what_the_manifest_has_not_is_refused(manifest, rows, run, message):
+    file = result(rows, run, 110.0, **({"metric": "seconds", "test": {}} if run == "time-lstm" else {}))
+    with pytest.raises(Refused, match=message) as refused:
+        report.write(manifest, report.Results(rows), rows.parents[1] / "RESULTS.md")
+    assert str(file) in str(refused.value)
+
+
+def measured_by_all(rows):
+    for run, value in (("gru", 110.0), ("rntn", 100.0), ("plain", 90.0)):
+        result(rows, run, value)
+    result(rows, "lstm", 80.0, "paper", epochs=12.0, **partial())
+
+
+def test_same_results_same_bytes(manifest, rows, tmp_path):
+    measured_by_all(rows)
+    sums = []
+    for _ in range(2):
+        files = report.write_all(manifest, report.Results(rows), tmp_path)
+        sums.append([(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files])
+        assert max(file.stat().st_size for file in files) < 150_000
+    assert sums[0] == sums[1]
+    stems = ("t16-figure-9", "t16-figure-10", "h16-figure-6.1")
+    assert [name for name, _ in sums[0]] == [
+        *(f"{stem}.{ending}" for stem in stems for ending in ("png", "svg")), "RESULTS.md"
+    ]  # fmt: skip
+    assert (tmp_path / "results/figures/t16-figure-9.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "results/figures/t16-figure-9.svg").read_bytes().startswith(b"<?xml")
+    page = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert "](results/figures/h16-figure-6.1.png)" in page and str(tmp_path) not in page
+
+
+def test_without_matplotlib(manifest, rows, tmp_path, monkeypatch, capsys):
+    measured_by_all(rows)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.write_all(manifest, report.Results(rows), tmp_path) == [tmp_path / "RESULTS.md"]
+    assert "matplotlib is not installed" in capsys.readouterr().err
+
+
+# ---- figures ---------------------------------------------------------------------------------------------------------
+
+
+def drawn(manifest, rows, number):
+    plan = figures.plan(manifest, report.Results(rows), manifest.figures[number])
+    return plan, figures.picture(manifest, plan).axes[0]
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_curves(manifest, rows):
+    measured_by_all(rows)
+    plan, axes = drawn(manifest, rows, 0)
+    assert axes.get_title() == "T16 Figure 9: validation (short schedule, 3 of 30 epochs)"
+    assert legend(axes) == ["GRURNN", "GRURNTN", "plain"] and len(axes.lines) == 3
+    assert axes.lines[0].get_xydata().tolist() == [[1, 200], [2, 155], [3, 140]]
+    assert (plan.other, plan.missing) == (["lstm"], []) and axes.get_yscale() == "linear"
+    assert "Left out, as measured by another schedule or only partly: `lstm`." in page_of(manifest, rows)
+
+
+def test_training_perplexity_is_logarithmic(manifest, rows):
+    result(rows, "gru", 110.0, "paper", epochs=4.0, **partial())
+    axes = drawn(manifest, rows, 1)[1]
+    assert axes.get_yscale() == "log" and axes.get_ylabel() == "training perplexity"
+    assert axes.get_title() == "T16 Figure 10: training (the paper's schedule, 4 of 30 epochs, partial)"
+
+
+def test_sweep(manifest, rows):
+    measured_by_all(rows)
+    result(rows, "gru", 112.0, seed=2)
+    plan, axes = drawn(manifest, rows, 2)
+    first, hollow, second = axes.lines
+    assert first.get_xydata().tolist() == [[1, 111], [100, 100]] and second.get_xydata().tolist() == [[1, 90]]
+    assert hollow.get_xydata().tolist() == [[1, 123]] and hollow.get_markerfacecolor() == "none"
+    assert legend(axes) == ["f", "g", "published"] and axes.get_xscale() == "log"
+    assert (plan.other, plan.missing) == (["lstm"], ["other"])
+
+
+def test_partial_points_are_not_drawn_among_complete_ones(manifest, rows):
+    measured_by_all(rows)
+    result(rows, "lstm", 80.0, epochs=2.0, **partial())
+    assert drawn(manifest, rows, 2)[0].other == ["lstm"]
+    for run in ("gru", "rntn", "plain", "other"):
+        result(rows, run, 80.0, epochs=2.0, **partial())
+    assert drawn(manifest, rows, 2)[1].get_title().endswith("(short schedule, 2 of 30 epochs, partial)")
+
+
+def test_legend_names(manifest):
+    assert figures.names(manifest, {"paper": "H16", "runs": ["gru", "other"]}) == {
+        "gru": "GRU, PPL, order 2", "other": "GRU, PPL, order 3"
+    }  # fmt: skip
+    assert figures.names(manifest, {"paper": "T16", "runs": ["gru", "chars"]}) == {"gru": "GRURNN", "chars": "chars"}
