@@ -144,6 +144,10 @@ def run_rounds(contenders: List[dict], rounds: int, measure: Callable, save: Cal
         save()
 
 
+#: a change elsewhere, in results say, changes nothing that is measured
+CODE = ("rntn_plugins", "scripts", "setup.cfg", "constraints.txt")
+
+
 def environment(args) -> dict:
     """Versions, machine and commit."""
     import torch
@@ -165,7 +169,7 @@ def environment(args) -> dict:
     return {
         "versions": {"python": platform.python_version(), "rntn_plugins": __version__,
                      **{package: version(package) for package in packages}},
-        "commit": git("rev-parse", "HEAD"), "changed_files": len((git("status", "--porcelain") or "").splitlines()),
+        "commit": git("rev-parse", "HEAD"), "changed_files": len((git("status", "--porcelain", *CODE) or "").splitlines()),
         "processor": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "threads": args.threads,
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None, "cuda": torch.version.cuda,

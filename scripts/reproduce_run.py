@@ -114,7 +114,10 @@ class Training:
     def score_flags(self, more: Sequence[str], subset: str) -> List[str]:
         flags = merged(self.schedule.evaluate, tuple(more))
         path = relative(self.folder / "checkpoint_best.pt")
-        return [self.data, *self.common(), "--path", path, "--gen-subset", subset, *flags]
+        output = (
+            ["--conllu-output", relative(self.folder / f"{subset}.conllu")] if "conllu" in self.schedule.task else []
+        )
+        return [self.data, *self.common(), "--path", path, "--gen-subset", subset, *output, *flags]
 
 
 def relative(path: Path) -> str:
