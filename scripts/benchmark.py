@@ -162,6 +162,7 @@ def environment(args) -> dict:
 
     from rntn_plugins import __version__
 
+    changed = git("status", "--porcelain", *CODE) or ""
     model = platform.processor()
     with contextlib.suppress(OSError, TypeError):
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
@@ -169,7 +170,7 @@ def environment(args) -> dict:
     return {
         "versions": {"python": platform.python_version(), "rntn_plugins": __version__,
                      **{package: version(package) for package in packages}},
-        "commit": git("rev-parse", "HEAD"), "changed_files": len((git("status", "--porcelain", *CODE) or "").splitlines()),
+        "commit": git("rev-parse", "HEAD"), "changed_files": len(changed.splitlines()),
         "processor": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "threads": args.threads,
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None, "cuda": torch.version.cuda,
