@@ -9,8 +9,9 @@ A file describes one recipe::
     [schedules.t16]                               # how a paper trains
     train = "--optimizer adagrad --lr 0.02 ..."   # flags of fairseq-train
     evaluate = "--sample-break-mode eos"          # flags of the scoring command
-    metric = "ppl"                                # of TABLES below
+    metric = "ppl"                                # of METRICS below
     epochs = 40                                   # the full schedule; or: updates = 140000
+    data = "ptb-other"                            # if not that of the file
     because = "why so many, where the paper does not say"
     [schedules.t16.short]                         # a shorter one, the same for all rows that are compared
     drop = "--lr-ratio --stop-after"              # flags of those above that it goes without, values and all
@@ -231,13 +232,13 @@ def add(manifest: Manifest, file: Path) -> None:
 def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
     settings = dict(settings)
     short = settings.pop("short", None)
-    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because")
+    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data")
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
     if settings["metric"] not in METRICS:
         raise ValueError(f"schedule {name!r}: metric {settings['metric']!r} is none of {', '.join(METRICS)}")
     full = Schedule(
-        name, recipe, common["data"], common["task"], common["command"], settings["metric"],
+        name, recipe, settings.get("data", common["data"]), common["task"], common["command"], settings["metric"],
         words(settings["train"]), words(settings.get("evaluate", "")), settings.get("epochs"), settings.get("updates"),
         settings.get("because", ""),
     )  # fmt: skip
