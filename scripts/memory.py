@@ -20,6 +20,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import List, Optional
 
+import numpy as np
 import torch
 from memory_report import describe, draw, summary
 from torch import Tensor
@@ -37,21 +38,33 @@ TOKENS = 50
 
 
 def load(checkpoint: str, data: str):
-    """Model and task of a checkpoint; ``ValueError`` if there is none or its data are others."""
+    """Model and task of a checkpoint, its recurrent layers and their name.
+
+    Raises:
+        ValueError: there is none, its data are others, or it has no such layers.
+    """
     from fairseq import checkpoint_utils
+
+    from rntn_plugins.layers.windows import reading_layers
 
     overrides = {"data": data, "recurrence": "naive"}  # a model of Triton kernels must load where there are none
     try:
         (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], overrides)
-    except Exception as error:  # fairseq, pickle and zip files raise all kinds
-        raise ValueError(f"{checkpoint}: {error or type(error).__name__}") from None
-    return model.float().eval(), task
+        return model.float().eval(), task, *reading_layers(model)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{checkpoint}: {error}") from None
+    except Exception as error:  # pickle, zip files and fairseq's registries raise all kinds
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise ValueError(
+            f"{checkpoint} cannot be loaded ({type(error).__name__}: {line}); is it a checkpoint of fairseq, and does "
+            "its model need --user-dir?"
+        ) from None
 
 
 def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: int) -> list:
     """What the layers read of a split: about *tokens* steps of it, or all. Language models read contiguous streams (or
     sentences, as they were trained), other models sentences in a random order."""
-    from rntn_plugins.data.lm_dataset import Corpus
+    from rntn_plugins.data.lm_dataset import BlockDataset, Corpus, make_plan
     from rntn_plugins.layers.windows import Text, inputs_of
 
     try:
@@ -61,7 +74,9 @@ def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: i
     dataset, found, count = task.dataset(subset), [], 0
     if isinstance(dataset, Corpus):
         rows = max(1, min(STREAMS, len(dataset) // (4 * (lags + 1))))  # streams much longer than the lags
-        batches = task.get_batch_iterator(dataset, max_sentences=rows, seed=seed).next_epoch_itr(shuffle=True)
+        plan = make_plan(dataset, task.args.sample_break_mode, rows, task.args.tokens_per_sample)
+        blocks = BlockDataset(dataset, plan, task.dictionary.eos(), task.dictionary.pad())
+        batches = (blocks[number] for number in plan.order(np.random.RandomState(seed)))  # shuffles sentences only
     else:
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).split(SENTENCES)
         batches = (dataset.collater([dataset[index] for index in some.tolist()]) for some in order)
@@ -105,7 +120,6 @@ def names_of(checkpoints: List[str]) -> List[str]:
 def analyse(args: Namespace) -> dict:
     """All models, as ``--json`` writes them."""
     from rntn_plugins.layers.memory import analyse
-    from rntn_plugins.layers.windows import reading_layers
 
     for name in ("lags", "positions", "probes"):
         if getattr(args, name) < 1:
@@ -116,8 +130,7 @@ def analyse(args: Namespace) -> dict:
         def progress(done: int, of: int, name: str = name) -> None:
             print(f"{name}: {done} of {of} positions", file=sys.stderr)
 
-        model, task = load(checkpoint, args.data)
-        layers, which = reading_layers(model)
+        model, task, layers, which = load(checkpoint, args.data)
         texts = read_texts(model, layers, task, args.subset, TOKENS * args.positions, args.lags, args.seed)
         result = analyse(layers, texts, args.lags, args.positions, args.probes, args.seed, progress)
         found.append({"name": name, "checkpoint": checkpoint, "network": which, **describe(result)})
@@ -161,12 +174,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
     parser.add_argument("--user-dir", help="folder with further cells and architectures, as for fairseq-train")
     args = parser.parse_args(arguments)
 
+    for name in ("fairseq", "rntn_plugins", "matplotlib"):  # fairseq lets everybody speak
+        logging.getLogger(name).setLevel(logging.WARNING)
     from fairseq import utils
 
     import rntn_plugins  # noqa: F401  (registers the models)
 
-    for name in ("fairseq", "rntn_plugins"):
-        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         if args.user_dir:
             utils.import_user_module(args)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import Dict, Optional
 
 import torch
 from torch import Tensor
 
 SHARES = (0.5, 0.1, 0.01)
+FEW = 10  # the median of fewer positions is left out of picture and summary
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def plain(values: Tensor) -> list:
-    """Numbers for JSON, ``None`` for what is not known."""
-    return [value if value == value else None for value in values.tolist()]
+    """Numbers for JSON, ``None`` for what is not known (or, of a model that diverged, infinite)."""
+    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 def curve(values: Optional[Tensor]) -> Optional[Dict[str, list]]:
@@ -35,17 +37,16 @@ def with_relative(norms: Optional[Tensor]) -> Optional[dict]:
 
 
 def falls_to(median: list, share: float) -> Optional[int]:
-    """The first lag from which on the median stays below a share; ``None`` if it does not."""
-    known = [value for value in median if value is not None]
-    above = [lag for lag, value in enumerate(known) if value >= share]
-    first = above[-1] + 1 if above else 0
-    return first if first < len(known) else None
+    """The first lag from which on the median is known to stay below a share; ``None`` if it does not."""
+    first = 1 + max((lag for lag, value in enumerate(median) if value is None or value >= share), default=-1)
+    return first if first < len(median) else None
 
 
 def describe(analysis) -> dict:
     """The JSON of one model."""
-    output = with_relative(analysis.output)
-    layers = []
+    output, layers = with_relative(analysis.output), []
+    positions = (~analysis.output.isnan()).sum(1)
+    reach = int((positions >= min(FEW, int(positions[0]))).sum())
     for layer in analysis.layers:
         scale = None if layer.scale is None else layer.scale.double().cpu()
         layers.append({
@@ -54,15 +55,18 @@ def describe(analysis) -> dict:
             "matrix_powers": curve(layer.powers), "matrix_bound": curve(layer.bound),
         })  # fmt: skip
     return {
-        "positions": plain((~analysis.output.isnan()).sum(1)),
+        "positions": plain(positions),
+        "reach": reach,
         "h": output,
-        "falls_to": {str(share): falls_to(output["relative"]["median"], share) for share in SHARES},
+        "falls_to": {str(share): falls_to(output["relative"]["median"][:reach], share) for share in SHARES},
         "layers": layers,
     }
 
 
 def summary(entry: dict) -> str:
-    lags = [f"{float(share):.0%} at lag {'-' if lag is None else lag}" for share, lag in entry["falls_to"].items()]
+    lags = [
+        f"{float(share):.0%} at {'no lag' if lag is None else f'lag {lag}'}" for share, lag in entry["falls_to"].items()
+    ]
     return f"{entry['name']} ({entry['layers'][-1]['cell']}): a token's influence falls below {', '.join(lags)}"
 
 
@@ -70,28 +74,33 @@ def summary(entry: dict) -> str:
 
 
 def lines_of(entry: dict) -> Dict[str, list]:
-    """(label, curve, style) of a model in each of the four panels."""
+    """(label, curve, style, strength) of a model in each of the four panels; lower layers are fainter."""
     layers, name = entry["layers"], entry["name"]
-    panels = {"h": [(name, entry["h"]["relative"], "-")], "c": [], "gates": [], "scale": []}
+    panels = {"h": [(name, entry["h"]["relative"], "-", 1.0)], "c": [], "gates": [], "scale": []}
     for number, layer in enumerate(layers, 1):
-        label = name if len(layers) == 1 else f"{name}, layer {number}"
+        label, strength = name if len(layers) == 1 else f"{name}, layer {number}", number / len(layers)
         if layer["c"]:
-            panels["c"].append((label, layer["c"]["relative"], "-"))
+            panels["c"].append((label, layer["c"]["relative"], "-", strength))
         for key, says, style in (("gates", "", "-"), ("scaled_gates", ", times s", "--"), ("matrix_powers", ", $W_c^k$",
                                  "-"), ("matrix_bound", ", bound", ":")):  # fmt: skip
             if layer[key]:
-                panels["gates"].append((label + says, layer[key], style))
+                panels["gates"].append((label + says, layer[key], style, strength))
         if layer["scale"]:
-            panels["scale"].append((label, layer["scale"], "-"))
+            panels["scale"].append((label, layer["scale"], "-", strength))
     return panels
 
 
 TITLES = {
     "h": (r"$\|\partial h_t / \partial x_{t-k}\|$ relative to lag 0", "lag k", "log"),
     "c": (r"$\|\partial c_t / \partial x_{t-k}\|$ relative to lag 0", "lag k", "log"),
-    "gates": (r"product of gates $t-k+1 \ldots t$, mean of the units", "lag k", "log"),
+    "gates": (r"direct path (product of gates), mean of the units", "lag k", "log"),
     "scale": ("scale s, quartiles of the units", "position", "linear"),
 }
+
+
+def positive(values: list) -> list:
+    """Zero and the unknown, which have no place on a logarithmic scale, as NaN."""
+    return [value if value else float("nan") for value in values]
 
 
 def draw(result: dict, file: str) -> None:
@@ -104,15 +113,16 @@ def draw(result: dict, file: str) -> None:
     figure, grid = pyplot.subplots(rows, columns, figsize=(6 * columns, 4 * rows), layout="constrained", squeeze=False)
     for axes, panel in zip(grid.flat, used):
         title, across, scale = TITLES[panel]
-        for number, lines in enumerate(models):
-            for label, values, style in lines[panel]:
-                # zero and the unknown have no place on a logarithmic scale
-                clean = {key: [v if v and (v > 0 or scale == "linear") else float("nan") for v in some]
-                         for key, some in values.items()}  # fmt: skip
-                at = range(len(clean["median"])) if panel != "scale" else range(1, len(clean["median"]) + 1)
-                axes.plot(at, clean["median"], style, color=f"C{number % 10}", label=label)
-                if "low" in clean and style == "-":
-                    axes.fill_between(at, clean["low"], clean["high"], color=f"C{number % 10}", alpha=0.15)
+        for number, (lines, entry) in enumerate(zip(models, result["models"])):
+            for label, values, style, strength in lines[panel]:
+                if panel != "scale":
+                    values = {
+                        key: positive(some[: entry["reach"]]) for key, some in values.items() if key != "relative"
+                    }
+                at = range(len(values["median"])) if panel != "scale" else range(1, len(values["median"]) + 1)
+                axes.plot(at, values["median"], style, color=f"C{number % 10}", alpha=strength, label=label)
+                if "low" in values and style == "-":
+                    axes.fill_between(at, values["low"], values["high"], color=f"C{number % 10}", alpha=0.15 * strength)
         axes.set(title=title, xlabel=across, yscale=scale)
         if scale == "log":
             axes.set_ylim(bottom=max(axes.get_ylim()[0], 1e-9))  # what is less moves nothing

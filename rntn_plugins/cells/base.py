@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, fields
-from typing import Any, Callable, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.nn.functional as F
@@ -166,6 +166,10 @@ class Cell(nn.Module):
         for name in ("has_fused", "takes_rows"):
             if name not in vars(cls):
                 setattr(cls, name, False)
+        if "step" in vars(cls):  # another step remembers otherwise
+            for name in ("memory", "memory_weights"):
+                if name not in vars(cls):
+                    setattr(cls, name, vars(Cell)[name])
 
     def fused(
         self, x: Inputs, tokens: Optional[Tensor], carry: Carry, lengths: Optional[Tensor]
@@ -176,6 +180,25 @@ class Cell(nn.Module):
         :class:`~rntn_plugins.ops.inputs.Rows` only if :attr:`takes_rows`: see :func:`~rntn_plugins.ops.inputs.project`.
         """
         raise NotImplementedError
+
+    def memory(self, projected: Projected, carry: Carry) -> Dict[str, Tensor]:
+        """What a step does to what the cell remembers, element by element (E18 §2-3); nothing for most cells.
+
+        A class with a ``step`` of its own does not inherit it. :mod:`rntn_plugins.layers.memory` reads it.
+
+        Args:
+            projected, carry: as for :meth:`step`.
+        Returns:
+            any of ``kept``, what the step multiplies the state before it by: the forget gate, E18 (8), or the update
+            gate, E18 (19), in the cell's own convention; and ``scale``, what it multiplies the new input by: s_t,
+            E18 (24). ``[B, H]`` each.
+        """
+        return {}
+
+    def memory_weights(self) -> Dict[str, Tensor]:
+        """The same as far as it is learnt and depends on no text: any of ``matrix``, what every step multiplies the
+        state by, ``[H, H]`` (W_c, E18 (3)), and ``scale``, s of every position, ``[positions, H]`` (E18 (24))."""
+        return {}
 
     def initial_carry(self, batch_size: int) -> Carry:
         """The state before the first step: zeros, on the parameters' device and of their type."""

@@ -107,6 +107,9 @@ class SRN(Cell):
         c = projected + F.linear(carry.c, self.weight_cc)
         return self.activation(c), LinearState(c)
 
+    def memory_weights(self):
+        return {"matrix": self.weight_cc}
+
     has_fused = takes_rows = True
 
     def fused(self, x, tokens, carry, lengths):

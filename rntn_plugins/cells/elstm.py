@@ -84,15 +84,26 @@ class ELSTM1(Cell):
     def project(self, x, tokens=None):
         return F.linear(x, self.weight_ih, self.bias)
 
-    def step(self, projected, carry):
-        size = self.hidden_size
+    def gate_values(self, projected, carry):
+        """Input gate, tanh(W_in I_t), output gate, forget gate (ELSTM-II: ``None``) and s_t, ``[B, H]`` each."""
         pre = projected if self.weight_hh is None else projected + F.linear(carry.h, self.weight_hh)
         s = self.scale[carry.position % self.options.positions]
-        gates = pre.split(size, dim=-1)
-        c = s * torch.sigmoid(gates[0]) * torch.tanh(gates[1])
-        c = c + (torch.sigmoid(gates[3]) * carry.c if self.forget_gate else carry.c)
-        h = torch.sigmoid(gates[2]) * torch.tanh(c + self.output_bias)
+        pre = pre.split(self.hidden_size, dim=-1)
+        f = torch.sigmoid(pre[3]) if self.forget_gate else None
+        return torch.sigmoid(pre[0]), torch.tanh(pre[1]), torch.sigmoid(pre[2]), f, s
+
+    def step(self, projected, carry):
+        i, candidate, o, f, s = self.gate_values(projected, carry)
+        c = s * i * candidate + (carry.c if f is None else f * carry.c)
+        h = o * torch.tanh(c + self.output_bias)
         return h, PositionedCell(h, c, carry.position + 1)
+
+    def memory(self, projected, carry):
+        *_, f, s = self.gate_values(projected, carry)
+        return {"kept": torch.ones_like(s) if f is None else f, "scale": s}
+
+    def memory_weights(self):
+        return {"scale": self.scale}
 
     has_fused = takes_rows = True
 

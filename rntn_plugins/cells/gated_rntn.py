@@ -109,18 +109,20 @@ class GRURNTN(WithTensor, GRU):
         self.add_tensor(left, right)
 
     def step(self, projected, carry):
-        size = self.hidden_size
-        gates = torch.sigmoid(projected.gates[:, : 2 * size] + F.linear(carry.h, self.weight_hh_gates))
-        r, z = gates.chunk(2, dim=-1)
+        r, z = self.gate_values(projected.gates, carry)
         gated = r * carry.h
         if self.options.form == "full":
             both = torch.cat([projected.x, gated], dim=-1)
             product = bilinear(both, self.weight_tensor, both)
         else:
             product = bilinear(projected.x, self.weight_tensor, gated)
-        candidate = self.activation(product + projected.gates[:, 2 * size :] + F.linear(gated, self.weight_hh))
+        x = projected.gates[:, 2 * self.hidden_size :]
+        candidate = self.activation(product + x + F.linear(gated, self.weight_hh))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    def memory(self, projected, carry):
+        return super().memory(projected.gates, carry)
 
     def fused(self, x, tokens, carry, lengths):
         options = self.options

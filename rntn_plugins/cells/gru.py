@@ -32,6 +32,11 @@ def interpolate(z, previous, candidate, update_gate: str):
     return candidate + z * (previous - candidate)
 
 
+def kept_of(z, update_gate: str):
+    """What :func:`interpolate` multiplies h_{t-1} by."""
+    return 1 - z if update_gate == "candidate" else z
+
+
 @dataclass
 class GRUOptions:
     update_gate: str = update_gate_option("candidate")
@@ -74,13 +79,19 @@ class GRU(Cell):
     def project(self, x, tokens=None):
         return F.linear(x, self.weight_ih, self.bias)
 
+    def gate_values(self, projected, carry):
+        """r_t and z_t, ``[B, H]`` each, from all gates' inputs ``[B, 3H]``."""
+        gates = torch.sigmoid(projected[:, : 2 * self.hidden_size] + F.linear(carry.h, self.weight_hh_gates))
+        return gates.chunk(2, dim=-1)
+
     def step(self, projected, carry):
-        size = self.hidden_size
-        gates = torch.sigmoid(projected[:, : 2 * size] + F.linear(carry.h, self.weight_hh_gates))
-        r, z = gates.chunk(2, dim=-1)
-        candidate = self.activation(projected[:, 2 * size :] + F.linear(r * carry.h, self.weight_hh))
+        r, z = self.gate_values(projected, carry)
+        candidate = self.activation(projected[:, 2 * self.hidden_size :] + F.linear(r * carry.h, self.weight_hh))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    def memory(self, projected, carry):
+        return {"kept": kept_of(self.gate_values(projected, carry)[1], self.options.update_gate)}
 
     has_fused = takes_rows = True
 

@@ -76,12 +76,20 @@ class LSTM(Cell):
     def project(self, x, tokens=None):
         return F.linear(x, self.weight_ih, self.bias)
 
-    def step(self, projected, carry):
+    def gate_values(self, projected, carry):
+        """i_t, f_t, c~_t and o_t, ``[B, H]`` each."""
         pre = projected if self.weight_hh is None else projected + F.linear(carry.h, self.weight_hh)
         i, f, candidate, o = pre.chunk(4, dim=-1)
-        c = torch.sigmoid(f) * carry.c + torch.sigmoid(i) * torch.tanh(candidate)
-        h = torch.sigmoid(o) * torch.tanh(c)
+        return torch.sigmoid(i), torch.sigmoid(f), torch.tanh(candidate), torch.sigmoid(o)
+
+    def step(self, projected, carry):
+        i, f, candidate, o = self.gate_values(projected, carry)
+        c = f * carry.c + i * candidate
+        h = o * torch.tanh(c)
         return h, HiddenAndCell(h, c)
+
+    def memory(self, projected, carry):
+        return {"kept": self.gate_values(projected, carry)[1]}
 
     has_fused = takes_rows = True
 
@@ -159,15 +167,21 @@ class PeepholeLSTM(Cell):
         """c~_t from its pre-activation; LSTMRNTN adds the tensor product here."""
         return torch.tanh(pre)
 
-    def step(self, projected, carry):
+    def gate_values(self, projected, carry):
+        """i_t, f_t and the pre-activations of c~_t and o_t, which depend on more than these two; ``[B, H]`` each."""
         x = self.gate_inputs(projected)
         pre_i, pre_f, pre_c, pre_o = (x + F.linear(carry.h, self.weight_hh)).chunk(4, dim=-1)
         peep_i, peep_f = self.peep(carry.c, self.weight_c).chunk(2, dim=-1)
-        i, f = torch.sigmoid(pre_i + peep_i), torch.sigmoid(pre_f + peep_f)
+        return torch.sigmoid(pre_i + peep_i), torch.sigmoid(pre_f + peep_f), pre_c, pre_o
+
+    def step(self, projected, carry):
+        i, f, pre_c, pre_o = self.gate_values(projected, carry)
         c = f * carry.c + i * self.candidate(pre_c, projected, carry)
         o = torch.sigmoid(pre_o + self.peep(c, self.weight_co))
         h = o * torch.tanh(c)
         return h, HiddenAndCell(h, c)
+
+    memory = LSTM.memory
 
     def gate_inputs(self, projected) -> Tensor:
         """The part of ``project``'s result that the gates add: ``[B, 4H]``."""

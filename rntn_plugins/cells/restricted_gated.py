@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Hidden, option
-from rntn_plugins.cells.gru import interpolate, update_gate_option
+from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
 from rntn_plugins.cells.index_map import build_map
 from rntn_plugins.cells.lstm import LSTM, HiddenAndCell, forget_bias_option
 from rntn_plugins.cells.rntn import (
@@ -171,13 +171,20 @@ class RestrictedGRU(GatedRestrictedCell):
     Options = RestrictedGRUOptions
     gates = ("reset", "update", "candidate")
 
-    def step(self, projected, carry):
+    def gate_values(self, projected, carry):
+        """r_t, z_t and the candidate's input, ``[B, H]`` each."""
         x_r, x_z, x_h = projected.x.chunk(3, dim=-1)
         r = torch.sigmoid(x_r + self.recurrent.recur("reset", projected, carry.h))
         z = torch.sigmoid(x_z + self.recurrent.recur("update", projected, carry.h))
+        return r, z, x_h
+
+    def step(self, projected, carry):
+        r, z, x_h = self.gate_values(projected, carry)
         candidate = torch.tanh(x_h + self.recurrent.recur("candidate", projected, r * carry.h))
         h = interpolate(z, carry.h, candidate, self.options.update_gate)
         return h, Hidden(h)
+
+    memory = GRU.memory
 
     has_fused = takes_rows = True
 
@@ -218,12 +225,19 @@ class RestrictedLSTM(GatedRestrictedCell):
         super().initialise(scheme, scale)
         nn.init.constant_(self.recurrent.bias_of("forget"), self.options.forget_bias)
 
-    def step(self, projected, carry):
+    def gate_values(self, projected, carry):
+        """i_t, f_t, o_t and c~_t, ``[B, H]`` each."""
         pre = zip(self.gates, projected.x.chunk(4, dim=-1))
         i, f, o, candidate = (x + self.recurrent.recur(gate, projected, carry.h) for gate, x in pre)
-        c = torch.sigmoid(i) * torch.tanh(candidate) + torch.sigmoid(f) * carry.c
-        h = torch.sigmoid(o) * torch.tanh(c)
+        return torch.sigmoid(i), torch.sigmoid(f), torch.sigmoid(o), torch.tanh(candidate)
+
+    def step(self, projected, carry):
+        i, f, o, candidate = self.gate_values(projected, carry)
+        c = i * candidate + f * carry.c
+        h = o * torch.tanh(c)
         return h, HiddenAndCell(h, c)
+
+    memory = LSTM.memory
 
     has_fused = takes_rows = True
 
