@@ -240,7 +240,7 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
     full = Schedule(
         name, recipe, settings.get("data", common["data"]), common["task"], common["command"], settings["metric"],
         words(settings["train"]), words(settings.get("evaluate", "")), settings.get("epochs"), settings.get("updates"),
-        settings.get("because", ""),
+        " ".join(settings.get("because", "").split()),
     )  # fmt: skip
     if short is None:
         return full
@@ -251,7 +251,7 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
             raise ValueError(f"the short form of schedule {name!r} drops {flag}, which the schedule has not")
     shorter = {
         "train": merged(without(full.train, dropped), words(short.get("train", ""))), "epochs": short.get("epochs"),
-        "updates": short.get("updates"), "because": short.get("because", ""),
+        "updates": short.get("updates"), "because": " ".join(short.get("because", "").split()),
     }  # fmt: skip
     if (shorter["epochs"] is None) == (shorter["updates"] is None):
         raise ValueError(f"the short form of schedule {name!r} needs one of epochs and updates")

@@ -187,7 +187,7 @@ def test_shortened_rates():
     assert rates("ptb_word_lm", "t16") == [0.02, 0.01]
     assert rates("ptb_word_lm", "s18-simple") == [0.1, 0.1, 0.05]
     assert rates("ptb_word_lm", "s18-gated") == [1, 1, 1, 1, 0.5, 0.25]
-    assert rates("ptb_word_lm", "h16") == [0.4, 0.4, 0.4, 0.2, 0.1]
+    assert rates("ptb_word_lm", "h16") == [0.1, 0.1, 0.05, 0.025]
 
 
 def test_sentences_have_their_own_length_in_short():
