@@ -7,7 +7,7 @@ from rntn_plugins import compat  # noqa: F401  (first: it mends fairseq)
 from rntn_plugins.cells import clockwork, elman, elstm, gated_rntn, gru, hornn, lstm, restricted_gated, rntn  # noqa: F401
 from rntn_plugins.criterions import label_cross_entropy, rntn_adaptive_loss, rntn_cross_entropy  # noqa: F401
 from rntn_plugins.data import ptb_characters  # noqa: F401
-from rntn_plugins.models import _presets  # noqa: F401
+from rntn_plugins.models import _presets, kneser_ney_lm  # noqa: F401
 from rntn_plugins.models.macro_models import register_macro_model, register_macro_models
 from rntn_plugins.models.recurrent_lm import register_language_model
 from rntn_plugins.optim import max_norm, validation_ratio  # noqa: F401

@@ -15,7 +15,8 @@ ALLOWED = {
     "layers": ("rntn_plugins.layers", "rntn_plugins.cells.base", "rntn_plugins.ops.recurrence",
                "rntn_plugins.symbols"),
     "models": ("fairseq", "omegaconf", "numpy", "rntn_plugins.layers", "rntn_plugins.registry", "rntn_plugins.models",
-               "rntn_plugins.cells.base", "rntn_plugins.ops.linear_cross_entropy", "rntn_plugins.symbols"),
+               "rntn_plugins.cells.base", "rntn_plugins.ops.linear_cross_entropy", "rntn_plugins.symbols",
+               "rntn_plugins.data.kneser_ney"),
     "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics", "rntn_plugins.tasks",
               "rntn_plugins.symbols"),
     "criterions": ("fairseq", "omegaconf", "rntn_plugins.data", "rntn_plugins.metrics"),
@@ -24,6 +25,7 @@ ALLOWED = {
 }  # fmt: skip
 #: files of a room that must do without some of what the room may use
 PURE = {
+    "data/kneser_ney.py": ("numpy",),
     "data/streams.py": ("numpy",),
     "data/conllu.py": ("conllu",),
     "data/conllu_lines.py": ("conllu", "rntn_plugins.data.conllu"),
