@@ -21,12 +21,13 @@ import concurrent.futures
 import json
 import os
 import re
+import signal
 import sys
 from typing import List, Optional
 
 import reproduce_manifest as manifests
 from reproduce_manifest import METRICS, Manifest, Refused
-from reproduce_run import Settings, Training, carry_out, curve
+from reproduce_run import Settings, Training, carry_out, curve, stop_all
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -88,6 +89,7 @@ def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
 def run(manifest: Manifest, args) -> int:
     settings = settings_of(args)
     todo = trainings(manifest, args, settings)
+    signal.signal(signal.SIGTERM, interrupt)
     print(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
           f"{'GPU' if settings.cuda else 'CPU'}", flush=True)  # fmt: skip
     failed = 0
@@ -102,8 +104,14 @@ def run(manifest: Manifest, args) -> int:
                 print(f"[{number}/{len(todo)}] {going[done].name}: {said}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
+            stop_all()
             raise
     return 1 if failed else 0
+
+
+def interrupt(number: int, frame) -> None:
+    """A signal that ends us ends our commands too, as Ctrl-C does."""
+    raise KeyboardInterrupt
 
 
 def one(training: Training, manifest: Manifest) -> str:

@@ -1,40 +1,34 @@
 """One training of the manifest by the ordinary fairseq commands, scored and written down.
 
 Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an interrupted training goes on. What is kept is
-``results/rows/<the same name>.json``, the format of which is :func:`result`'s, and the log's lines beside it.
+``results/rows/<the same name>.json``, written by :func:`write`, and the log's lines beside it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import fcntl
 import json
-import math
 import os
 import re
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
+from reproduce_logs import STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
 COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
-#: what the last line of a scoring command says: metric, pattern, and the tokens it counted
-SCORES = {
-    "ppl": r"Loss \(base 2\): [\d.]+, Perplexity: (?P<value>[\d.]+)",
-    "bpc": r"Loss \(base 2\): (?P<value>[\d.]+), Perplexity",
-    "upos_accuracy": r"accuracy (?P<value>[\d.]+) %",
-    "label_accuracy": r"label accuracy (?P<value>[\d.]+) %",
-}
-TOKENS = r"Evaluated ([\d,]+) tokens|\(([\d,]+) words\)|\([\d,]+ of ([\d,]+)\)"
-KEPT_LINES = re.compile(r"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{|train_inner)")
-#: why fairseq-train stopped, by its words
-STOPS = {"budget": "cumulative_training_time", "schedule": "max_update", "rule": "smaller than or equal to minimum"}
+#: commands that run now, in any thread
+_going: Set[subprocess.Popen] = set()
 
 
 @dataclass(frozen=True)
@@ -138,80 +132,45 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path) -> Tuple[i
         start = out.tell()
         program = [sys.executable, "-m", COMMANDS[command], *flags]
         process = subprocess.Popen(program, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        _going.add(process)
         try:
             code = process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
+        finally:
+            stop(process)
     with log.open("rb") as written:
         written.seek(start)
         return code, written.read().decode("utf-8", errors="replace")
 
 
-# ---- reading logs ----------------------------------------------------------------------------------------------------
+def stop(process: subprocess.Popen) -> None:
+    """End a command that may have ended."""
+    process.terminate()
+    process.wait()
+    _going.discard(process)
 
 
-def numbers(line: str) -> Dict[str, float]:
-    """``| loss 6.8 | ppl 111.02`` as a dictionary."""
-    found = {}
-    for part in line.split("|"):
-        name, _, value = part.strip().rpartition(" ")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError:
-            continue
-    return found
+def stop_all() -> None:
+    """End what runs, in whatever thread; who waits for it sees it fail."""
+    for process in list(_going):
+        stop(process)
 
 
-def curve(log: str) -> List[dict]:
-    """What training and validation logged, by updates: ``epoch``, ``updates``, ``train``, ``valid``, ``seconds``."""
-    points: Dict[int, dict] = {}
-    for line in log.splitlines():
-        match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
-        if not match:
-            continue
-        values = numbers(line)
-        updates = int(values.pop("num_updates", 0))
-        point = points.setdefault(updates, {"epoch": int(match[2]), "updates": updates})
-        point[match[1]] = {name: value for name, value in values.items() if not name.startswith("epoch")}
-    return [points[updates] for updates in sorted(points)]
-
-
-def read_score(metric: str, text: str) -> dict:
-    """What a scoring command found: the metric, ``tokens``, and the ``line`` that says so.
-
-    Raises:
-        Refused: it says nothing of the kind.
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
     """
-    for line in reversed(text.splitlines()):
-        match = re.search(SCORES[metric], line)
-        if match:
-            said = "\n".join(text.splitlines()[-30:])
-            tokens = re.search(TOKENS, said)
-            count = next((part for part in tokens.groups() if part), "0") if tokens else "0"
-            return {metric: float(match["value"]), "tokens": int(count.replace(",", "")),
-                    "line": line.split(" | ")[-1].strip()}  # fmt: skip
-    raise Refused(f"the scoring command printed no {metric}: {last_line(text)}")
-
-
-def last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")[:300]
-
-
-def kept_lines(log: str) -> str:
-    """The log without configuration, model and warnings of libraries, which name folders of this machine."""
-    secret = re.compile("|".join(map(re.escape, {str(ROOT), sys.prefix, str(Path.home())})))
-    lines = [line for line in log.splitlines() if KEPT_LINES.match(line) and not secret.search(line)]
-    return "\n".join(lines) + "\n"
+    Raises:
+        Refused: another process is at work in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"another process is at work in {relative(folder)}") from None
+        yield
 
 
 # ---- the whole -------------------------------------------------------------------------------------------------------
-
-
-def trained_seconds(log: str) -> float:
-    """The training time of all calls up to now."""
-    return sum(float(match) for match in re.findall(r"done training in ([\d.]+) seconds", log))
 
 
 def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
@@ -222,12 +181,19 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     Returns:
         the result; with ``kept`` true where an earlier one was better.
     Raises:
-        Refused: a command failed; the message says where its output is.
+        Refused: a command failed, and the message says where its output is; or another process is at this training.
     """
-    if training.schedule.metric == "seconds":
-        return write(training, timed(training), "")
-    started, log = datetime.datetime.now(), training.folder / "train.log"
+    with alone(training.folder):
+        if training.schedule.metric == "seconds":
+            return write(training, timed(training), "")
+        return trained(training, evaluations)
+
+
+def trained(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
+    """As :func:`carry_out`, of a training by fairseq."""
+    started, clock, log = datetime.datetime.now(), time.monotonic(), training.folder / "train.log"
     flags = training.train_flags()
+    same_as_before(training, flags)
     before = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     budget = []
     if training.settings.budget is not None:
@@ -244,12 +210,29 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     whole = before + said
     found = {
         **described(training, whole, said), "curve": curve(whole), "valid": valid, "test": scores,
-        "seconds": {"train": round(trained_seconds(whole), 1)},
+        "seconds": {"train": round(saved_seconds(training.folder), 1), "wall": round(time.monotonic() - clock, 1)},
         "commands": {"train": ["fairseq-train", *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
         "started": started.isoformat(timespec="seconds"),
     }  # fmt: skip
     return write(training, found, whole)
+
+
+def same_as_before(training: Training, flags: List[str]) -> None:
+    """What was begun goes on with the flags that it was begun with (the data may lie elsewhere, and the device differ).
+
+    Raises:
+        Refused: other flags.
+    """
+    kept, wanted = training.folder / "flags.json", [flag for flag in flags[1:] if flag != "--cpu"]
+    if (training.folder / "checkpoint_last.pt").is_file() and kept.is_file():
+        begun = json.loads(kept.read_text(encoding="utf-8"))
+        if begun != wanted:
+            raise Refused(
+                f"{training.name} was begun with other flags than rows.toml has now ({' '.join(begun)}): remove "
+                f"{relative(training.folder)} to begin anew"
+            )
+    kept.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
 
 
 def saved_seconds(folder: Path) -> float:
@@ -292,17 +275,6 @@ def described(training: Training, log: str, said: str) -> dict:
         "of_schedule": round(of_schedule, 4), "of_paper": round(of_paper, 4),
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
     }  # fmt: skip
-
-
-def epochs_done(points: List[dict], log: str) -> float:
-    """By updates; how many an epoch has stands in the progress lines, or else is known when the first has ended."""
-    if not points:
-        return 0.0
-    length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
-    if length:
-        return points[-1]["updates"] / int(length[1])
-    ended = points[0]["updates"] / points[0]["epoch"] if len(points) > 1 or STOPS["budget"] not in log else math.inf
-    return points[-1]["updates"] / ended
 
 
 def timed(training: Training) -> dict:

@@ -1,8 +1,12 @@
 """Rows of a small manifest, trained and scored by the real commands."""
 
 import json
+import os
 import random
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -172,6 +176,49 @@ def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
     assert reproduce.main(["status"]) == 0
     said = capsys.readouterr().out
     assert "updates; run it again to go on" in said and "1 begun" in said
+
+
+def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
+    run = ["run", "one", "--data", f"tiny={corpus}", "--budget", "0.01s"]
+    assert reproduce.main(run) == 0
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(rows.read_text().replace("--lr 1", "--lr 2"))
+    capsys.readouterr()
+    assert reproduce.main(run) == 1
+    said = capsys.readouterr().out
+    assert "was begun with other flags" in said and "--lr 1" in said and "to begin anew" in said
+
+
+def test_one_at_a_time(place, corpus, capsys):
+    with reproduce_run.alone(place / "runs" / "one.paper.seed1"):
+        assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+    assert "another process is at work" in capsys.readouterr().out
+
+
+def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    monkeypatch.setitem(reproduce_run.COMMANDS, "train", "http.server")  # something that does not end by itself
+    found = []
+    thread = threading.Thread(target=lambda: found.append(reproduce_run.call("train", ["0"], 1, tmp_path / "log")))
+    thread.start()
+    while not reproduce_run._going:
+        time.sleep(0.01)
+    reproduce_run.stop_all()
+    thread.join(20)
+    assert found and found[0][0] != 0 and not reproduce_run._going
+
+
+def test_sigterm_is_ctrl_c(place, corpus, monkeypatch, capsys):
+    def killed(*_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 1, ""
+
+    monkeypatch.setattr(reproduce_run, "call", killed)
+    usual = signal.getsignal(signal.SIGTERM)
+    try:
+        assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 130
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeypatch, capsys):

@@ -1,0 +1,88 @@
+"""What fairseq's commands say: curves of training and validation, scores, how far a training came, why it stopped."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+from reproduce_manifest import ROOT, Refused
+
+#: what the last line of a scoring command says: metric, pattern, and the tokens it counted
+SCORES = {
+    "ppl": r"Loss \(base 2\): [\d.]+, Perplexity: (?P<value>[\d.]+)",
+    "bpc": r"Loss \(base 2\): (?P<value>[\d.]+), Perplexity",
+    "upos_accuracy": r"accuracy (?P<value>[\d.]+) %",
+    "label_accuracy": r"label accuracy (?P<value>[\d.]+) %",
+}
+TOKENS = r"Evaluated ([\d,]+) tokens|\(([\d,]+) words\)|\([\d,]+ of ([\d,]+)\)"
+KEPT_LINES = re.compile(r"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{|train_inner)")
+#: why fairseq-train stopped, by its words
+STOPS = {"budget": "cumulative_training_time", "schedule": "max_update", "rule": "smaller than or equal to minimum"}
+
+
+def numbers(line: str) -> Dict[str, float]:
+    """``| loss 6.8 | ppl 111.02`` as a dictionary."""
+    found = {}
+    for part in line.split("|"):
+        name, _, value = part.strip().rpartition(" ")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            continue
+    return found
+
+
+def curve(log: str) -> List[dict]:
+    """What training and validation logged, by updates: ``epoch``, ``updates``, ``train``, ``valid``, ``seconds``."""
+    points: Dict[int, dict] = {}
+    for line in log.splitlines():
+        match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
+        if not match:
+            continue
+        values = numbers(line)
+        updates = int(values.pop("num_updates", 0))
+        point = points.setdefault(updates, {"epoch": int(match[2]), "updates": updates})
+        point[match[1]] = {name: value for name, value in values.items() if not name.startswith("epoch")}
+    return [points[updates] for updates in sorted(points)]
+
+
+def read_score(metric: str, text: str) -> dict:
+    """What a scoring command found: the metric, ``tokens``, and the ``line`` that says so.
+
+    Raises:
+        Refused: it says nothing of the kind.
+    """
+    for line in reversed(text.splitlines()):
+        match = re.search(SCORES[metric], line)
+        if match:
+            said = "\n".join(text.splitlines()[-30:])
+            tokens = re.search(TOKENS, said)
+            count = next((part for part in tokens.groups() if part), "0") if tokens else "0"
+            return {metric: float(match["value"]), "tokens": int(count.replace(",", "")),
+                    "line": line.split(" | ")[-1].strip()}  # fmt: skip
+    raise Refused(f"the scoring command printed no {metric}: {last_line(text)}")
+
+
+def last_line(text: str) -> str:
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")[:300]
+
+
+def kept_lines(log: str) -> str:
+    """The log without configuration, model and warnings of libraries, which name folders of this machine."""
+    secret = re.compile("|".join(map(re.escape, {str(ROOT), sys.prefix, str(Path.home())})))
+    lines = [line for line in log.splitlines() if KEPT_LINES.match(line) and not secret.search(line)]
+    return "\n".join(lines) + "\n"
+
+
+def epochs_done(points: List[dict], log: str) -> float:
+    """By updates; how many an epoch has stands in the progress lines, or else is known when the first has ended."""
+    if not points:
+        return 0.0
+    length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
+    if length:
+        return points[-1]["updates"] / int(length[1])
+    ended = points[0]["updates"] / points[0]["epoch"] if len(points) > 1 or STOPS["budget"] not in log else math.inf
+    return points[-1]["updates"] / ended
