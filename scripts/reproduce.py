@@ -26,8 +26,10 @@ import sys
 from typing import List, Optional
 
 import reproduce_manifest as manifests
+from reproduce_logs import curve
 from reproduce_manifest import METRICS, Manifest, Refused
-from reproduce_run import Settings, Training, carry_out, curve, stop_all
+from reproduce_run import carry_out, stop_all
+from reproduce_training import Settings, Training
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -103,7 +103,7 @@ def place(tmp_path, monkeypatch):
     load = reproduce_manifest.load
     monkeypatch.setattr(reproduce_manifest, "load", lambda: load(tmp_path / "tasks"))
     monkeypatch.setattr(reproduce_run, "call", call_forked)
-    settings = reproduce_run.Settings
+    settings = reproduce.Settings
 
     def within(*given, **named):
         return settings(*given, **{**named, "runs": tmp_path / "runs", "results": tmp_path / "results"})

@@ -1,0 +1,98 @@
+"""Which training a run with a seed is: its folders, and the flags of the commands that carry it out."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence
+
+from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the runs of one command go.
+
+    Attributes:
+        data: binarised folders by name; others are ``data-bin/NAME``.
+        budget: seconds of training added to what there is, at most; ``None``: to the end of the schedule.
+        cuda: whether there is a GPU to train on.
+    """
+
+    kind: str
+    data: Dict[str, str]
+    budget: Optional[float]
+    threads: int
+    cuda: bool
+    runs: Path = ROOT / "runs"
+    results: Path = ROOT / "results" / "rows"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A run with a seed, and where it lies."""
+
+    run: Run
+    seed: int
+    settings: Settings
+
+    @property
+    def schedule(self) -> Schedule:
+        return self.run.schedule.of(self.settings.kind)
+
+    @property
+    def name(self) -> str:
+        return f"{self.run.id}.{self.settings.kind}.seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        return self.settings.runs / self.name
+
+    @property
+    def result(self) -> Path:
+        return self.settings.results / f"{self.name}.json"
+
+    @property
+    def data(self) -> str:
+        """
+        Raises:
+            Refused: the folder is not there.
+        """
+        name = self.schedule.data
+        folder = self.settings.data.get(name, f"data-bin/{name}")
+        if not any((ROOT / folder / file).is_file() for file in ("dict.txt", "prepare_conllu.json")):
+            raise Refused(
+                f"{self.run.id}: no binarised folder {folder}: prepare it as tasks/{self.schedule.recipe}/README.md "
+                f"says, or name it with --data {name}=FOLDER"
+            )
+        return folder
+
+    # ---- commands ----------------------------------------------------------------------------------------------------
+
+    def common(self) -> List[str]:
+        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, *([] if self.settings.cuda else ["--cpu"])]
+
+    def train_flags(self) -> List[str]:
+        """Of fairseq-train, but for the budget."""
+        schedule = self.schedule
+        limit = ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
+        flags = merged(merged(limit, schedule.train), self.run.flags)
+        return [
+            self.data, *self.common(), "--arch", self.run.arch, *flags, "--seed", str(self.seed),
+            "--save-dir", relative(self.folder), "--no-epoch-checkpoints", "--log-format", "simple",
+            "--log-interval", "25",
+        ]  # fmt: skip
+
+    def score_flags(self, more: Sequence[str], subset: str) -> List[str]:
+        flags = merged(self.schedule.evaluate, tuple(more))
+        path = relative(self.folder / "checkpoint_best.pt")
+        output = (
+            ["--conllu-output", relative(self.folder / f"{subset}.conllu")] if "conllu" in self.schedule.task else []
+        )
+        return [self.data, *self.common(), "--path", path, "--gen-subset", subset, *output, *flags]
+
+
+def relative(path: Path) -> str:
+    """From the repository's root, which the commands run in."""
+    return os.path.relpath(path, ROOT)
