@@ -18,17 +18,18 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import json
 import os
 import re
 import signal
 import sys
+from pathlib import Path
 from typing import List, Optional
 
 import reproduce_manifest as manifests
 from reproduce_logs import curve
 from reproduce_manifest import METRICS, Manifest, Refused
-from reproduce_run import carry_out, stop_all
+from reproduce_process import relative, stop_all
+from reproduce_run import carry_out, earlier
 from reproduce_training import Settings, Training
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -55,6 +56,12 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def seed(text: str) -> int:
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
 def settings_of(args) -> Settings:
     """From the command line; what is not there is found out."""
     import torch
@@ -63,10 +70,8 @@ def settings_of(args) -> Settings:
     cuda = args.device == "cuda" if args.device else torch.cuda.is_available()
     if cuda and not torch.cuda.is_available():
         raise Refused("--device cuda: torch sees no GPU here")
-    return Settings(
-        kind=args.schedule, data=dict(args.data), budget=args.budget,
-        threads=args.threads or max(1, cores // args.jobs), cuda=cuda,
-    )  # fmt: skip
+    data = {name: relative(Path(folder).resolve()) for name, folder in args.data}
+    return Settings(args.schedule, data, args.budget, args.threads or max(1, cores // args.jobs), cuda)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -80,7 +85,7 @@ def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
     """
     found = []
     for run in manifest.select(args.names):
-        for seed in args.seeds or run.seeds:
+        for seed in dict.fromkeys(args.seeds or run.seeds):
             training = Training(run, seed, settings)
             if training.schedule.metric != "seconds":
                 training.data  # noqa: B018 (raises where there is none)
@@ -103,6 +108,8 @@ def run(manifest: Manifest, args) -> int:
                     said = done.result()
                 except Refused as error:
                     failed, said = failed + 1, f"failed: {error}"
+                except Exception as error:  # ours; the others go on
+                    failed, said = failed + 1, f"failed: {type(error).__name__}: {error}"
                 print(f"[{number}/{len(todo)}] {going[done].name}: {said}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -153,7 +160,7 @@ def show(manifest: Manifest, args) -> int:
 def status(manifest: Manifest, args) -> int:
     chosen = manifest.select(args.names) if args.names else list(manifest.runs.values())
     settings = {kind: Settings(kind, {}, None, 1, False) for kind in ("paper", "short")}
-    counts = {"complete": 0, "partial": 0, "begun": 0, "not run": 0}
+    counts = dict.fromkeys(("complete", "partial", "begun", "damaged", "not run"), 0)
     for each in chosen:
         lines = []
         for kind in settings:
@@ -181,7 +188,10 @@ def seeds_of(run, kind: str, settings: Settings) -> List[int]:
 def state(training: Training) -> tuple:
     """Of a training: complete, partial, begun or not run, and what to say."""
     if training.result.is_file():
-        result = json.loads(training.result.read_text(encoding="utf-8"))
+        try:
+            result = earlier(training)
+        except Refused as error:
+            return "damaged", str(error)
         return "complete" if result["complete"] else "partial", summary(result)
     log = training.folder / "train.log"
     if log.is_file():
@@ -216,7 +226,7 @@ def parse(arguments: Optional[List[str]]):
                        "help": "the paper's, or a shortened one, alike for all rows compared (default: paper)"},
         "--budget": {"type": seconds, "metavar": "TIME",
                      "help": "training time of each, from now: 90s, 30m, 1.5h (default: to the schedule's end)"},
-        "--seeds": {"type": int, "nargs": "+", "metavar": "N", "help": "default: those of rows.toml"},
+        "--seeds": {"type": seed, "nargs": "+", "metavar": "N", "help": "default: those of rows.toml"},
         "--data": {"type": pair, "action": "append", "default": [], "metavar": "NAME=FOLDER",
                    "help": "where a binarised corpus lies (default: data-bin/NAME)"},
         "--jobs": {"type": positive, "default": 1, "metavar": "N", "help": "trainings at a time (default: 1)"},
@@ -236,7 +246,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         print(f"reproduce: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("reproduce: stopped; the same command goes on", file=sys.stderr)
+        print("reproduce: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
 
 

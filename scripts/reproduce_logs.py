@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from pathlib import Path
@@ -12,15 +11,21 @@ from reproduce_manifest import ROOT, Refused
 
 #: what the last line of a scoring command says: metric, pattern, and the tokens it counted
 SCORES = {
-    "ppl": r"Loss \(base 2\): [\d.]+, Perplexity: (?P<value>[\d.]+)",
-    "bpc": r"Loss \(base 2\): (?P<value>[\d.]+), Perplexity",
+    "ppl": r"Loss \(base 2\): \S+, Perplexity: (?P<value>[\d.]+|nan|inf)",
+    "bpc": r"Loss \(base 2\): (?P<value>[\d.]+|nan|inf), Perplexity",
     "upos_accuracy": r"accuracy (?P<value>[\d.]+) %",
     "label_accuracy": r"label accuracy (?P<value>[\d.]+) %",
 }
 TOKENS = r"Evaluated ([\d,]+) tokens|\(([\d,]+) words\)|\([\d,]+ of ([\d,]+)\)"
 KEPT_LINES = re.compile(r"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{|train_inner)")
-#: why fairseq-train stopped, by its words
-STOPS = {"budget": "cumulative_training_time", "schedule": "max_update", "rule": "smaller than or equal to minimum"}
+#: why fairseq-train stopped, by what it says
+STOPS = {
+    "budget": r"Stopping training due to cumulative_training_time",
+    "rule": r"stopping training because current learning rate",
+    "schedule": r"Stopping training due to num_updates",
+}
+#: written into a log where a training goes on, with the updates of its checkpoint
+GOES_ON = "reproduce: goes on after updates "
 
 
 def numbers(line: str) -> Dict[str, float]:
@@ -36,9 +41,13 @@ def numbers(line: str) -> Dict[str, float]:
 
 
 def curve(log: str) -> List[dict]:
-    """What training and validation logged, by updates: ``epoch``, ``updates``, ``train``, ``valid``, ``seconds``."""
+    """What training and validation logged, by updates: ``epoch``, ``updates``, ``train``, ``valid``; without what came
+    after a checkpoint that training went on from."""
     points: Dict[int, dict] = {}
     for line in log.splitlines():
+        if line.startswith(GOES_ON):
+            kept = int(line.removeprefix(GOES_ON))
+            points = {updates: point for updates, point in points.items() if updates <= kept}
         match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
         if not match:
             continue
@@ -84,5 +93,7 @@ def epochs_done(points: List[dict], log: str) -> float:
     length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
     if length:
         return points[-1]["updates"] / int(length[1])
-    ended = points[0]["updates"] / points[0]["epoch"] if len(points) > 1 or STOPS["budget"] not in log else math.inf
+    if len(points) == 1 and re.search(STOPS["budget"], log):
+        return 0.0
+    ended = points[0]["updates"] / points[0]["epoch"]
     return points[-1]["updates"] / ended

@@ -3,6 +3,7 @@
 A file describes one recipe::
 
     data = "ptb"                                  # --data ptb=FOLDER names the binarised folder
+    tokens = 82430                                # what scoring counts on its test set; 0 or none: not known
     task = "rntn_language_modeling"
     command = "eval-lm"                           # or "generate": what scores a model
 
@@ -11,7 +12,8 @@ A file describes one recipe::
     evaluate = "--sample-break-mode eos"          # flags of the scoring command
     metric = "ppl"                                # of METRICS below
     epochs = 40                                   # the full schedule; or: updates = 140000
-    data = "ptb-other"                            # if not that of the file
+    data = "ptb-other"                            # if not that of the file; tokens likewise
+    script = "scripts/kneser_ney.py"              # makes the model instead of fairseq-train: SCRIPT DATA --output FILE
     because = "why so many, where the paper does not say"
     [schedules.t16.short]                         # a shorter one, the same for all rows that are compared
     drop = "--lr-ratio --stop-after"              # flags of those above that it goes without, values and all
@@ -45,6 +47,7 @@ Names of runs are unique in all files. A figure or claim may name runs of other 
 
 from __future__ import annotations
 
+import re
 import shlex
 import tomllib
 from dataclasses import dataclass, field
@@ -60,6 +63,9 @@ METRICS = {
     "label_accuracy": ("right labels, %", False),
     "seconds": ("time of an update", True),
 }
+
+
+CLAIM = ("paper", "text", "better", "worse")
 
 
 class Refused(Exception):
@@ -81,6 +87,8 @@ class Schedule:
     epochs: Optional[float]
     updates: Optional[int]
     because: str
+    tokens: int = 0
+    script: str = ""
     short: Optional[Schedule] = None
 
     def of(self, kind: str) -> Schedule:
@@ -215,24 +223,52 @@ def add(manifest: Manifest, file: Path) -> None:
         if entry["id"] in manifest.runs:
             raise ValueError(f"there are two runs {entry['id']!r}")
         known(entry, "id", "arch", "schedule", "flags", "seeds")
+        named(entry["id"])
+        if not all(type(seed) is int and seed >= 0 for seed in entry.get("seeds", [])):
+            raise ValueError(f"seeds = {entry['seeds']!r} of run {entry['id']!r} must be whole numbers from 0")
         manifest.runs[entry["id"]] = Run(
             entry["id"], entry["arch"], schedule, words(entry.get("flags", "")), tuple(entry.get("seeds", [1]))
         )
     for entry in given.pop("rows", []):
         known(entry, "paper", "table", "row", "column", "published", "run", "evaluate", "note")
+        above_zero(entry, "published")
         published = entry.get("published")
         manifest.rows.append(
             Row(**{**entry, "published": published, "evaluate": words(entry.get("evaluate", ""))})
         )  # fmt: skip
-    manifest.figures += given.pop("figures", [])
-    manifest.claims += given.pop("claims", [])
-    known(given, "data", "task", "command")
+    for figure in given.pop("figures", []):
+        read_figure(figure)
+        manifest.figures.append(figure)
+    for claim in given.pop("claims", []):
+        known(claim, *CLAIM)
+        complete(claim, *CLAIM)
+        manifest.claims.append(claim)
+    above_zero(given, "tokens")
+    known(given, "data", "task", "command", "tokens")
+
+
+def read_figure(figure: dict) -> None:
+    """Check that it is complete."""
+    complete(figure, "id", "paper", "figure", "title", "kind")
+    named(figure["id"])
+    if figure["kind"] == "curves":
+        complete(figure, "runs")
+    elif figure["kind"] == "sweep":
+        complete(figure, "series")
+        for series in figure["series"]:
+            complete(series, "label", "points")
+            if not all(isinstance(point, list) and len(point) == 2 for point in series["points"]):
+                raise ValueError(f"the points of figure {figure['id']!r} must be [x, run] each")
+    else:
+        raise ValueError(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
 
 
 def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
     settings = dict(settings)
     short = settings.pop("short", None)
-    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data")
+    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "tokens", "script")
+    for form in (settings, short or {}):
+        above_zero(form, "epochs", "updates", "tokens")
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
     if settings["metric"] not in METRICS:
@@ -241,6 +277,7 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
         name, recipe, settings.get("data", common["data"]), common["task"], common["command"], settings["metric"],
         words(settings["train"]), words(settings.get("evaluate", "")), settings.get("epochs"), settings.get("updates"),
         " ".join(settings.get("because", "").split()),
+        settings.get("tokens", 0 if "data" in settings else common.get("tokens", 0)), settings.get("script", ""),
     )  # fmt: skip
     if short is None:
         return full
@@ -258,6 +295,25 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
     return Schedule(**{**vars(full), "short": Schedule(**{**vars(full), **shorter})})
 
 
+def complete(entry: dict, *names: str) -> None:
+    for name in names:
+        if name not in entry:
+            raise ValueError(f"{name!r} is missing in {entry}")
+
+
+def above_zero(entry: dict, *names: str) -> None:
+    for name in names:
+        value = entry.get(name)
+        if value is not None and not (type(value) in (int, float) and value > 0):
+            raise ValueError(f"{name} = {value!r} must be a number above 0")
+
+
+def named(name: str) -> None:
+    """It becomes a file's name."""
+    if not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"{name!r} is no name: letters, digits, - and . only")
+
+
 def words(flags: str) -> Tuple[str, ...]:
     return tuple(shlex.split(flags))
 
@@ -269,16 +325,11 @@ def known(entry: dict, *names: str) -> None:
 
 
 def check(manifest: Manifest) -> None:
-    """That all runs that are named exist, and figures and claims are complete."""
+    """That all runs that are named exist, in whatever file."""
     for row in manifest.rows:
         if row.run not in manifest.runs:
             raise Refused(f"{row.paper} {row.table}, {row.row}: unknown run {row.run!r}")
     for figure in manifest.figures:
-        for name in ("id", "paper", "figure", "title", "kind"):
-            if name not in figure:
-                raise Refused(f"figure {figure.get('id')!r}: {name!r} is missing")
-        if figure["kind"] not in ("curves", "sweep"):
-            raise Refused(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
         for run in runs_of(figure):
             if run not in manifest.runs:
                 raise Refused(f"figure {figure['id']!r}: unknown run {run!r}")

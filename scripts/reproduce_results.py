@@ -196,6 +196,10 @@ def understood(file: Path, data: Any) -> Result:
     for name, known in (("schedule", KINDS), ("metric", METRICS)):
         if data[name] not in known:
             raise ValueError(f"{name} {data[name]!r} is none of {', '.join(known)}")
+    where, commands = data.get("environment", {}), data.get("commands", {})
+    versions = where.get("versions", {})
+    if not all(isinstance(part, dict) for part in (where, versions, commands)):
+        raise ValueError("environment, versions or commands are no objects")
     result = Result(
         file, data["run"], data["schedule"], int(data["seed"]), data["metric"], bool(data["complete"]),
         data["stopped"], float(data["epochs"]), int(data["updates"]), float(data["of_paper"]), data["test"],

@@ -6,83 +6,26 @@ Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an inter
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import fcntl
 import json
 import os
 import re
 import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Iterator, List, Sequence, Set, Tuple
+from typing import List, Optional, Sequence, Tuple
 
-from reproduce_logs import STOPS, curve, epochs_done, kept_lines, last_line, read_score
+import reproduce_results
+from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
-from reproduce_training import Settings, Training, relative
+from reproduce_process import alone, call, relative
+from reproduce_training import Settings, Training
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
-COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
-#: commands that run now, in any thread
-_going: Set[subprocess.Popen] = set()
-
-
-def call(command: str, flags: Sequence[str], threads: int, log: Path) -> Tuple[int, str]:
-    """Run a fairseq command in the repository's root, its output appended to *log*.
-
-    Returns:
-        its exit code and what it printed.
-    """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
-        start = out.tell()
-        program = [sys.executable, "-m", COMMANDS[command], *flags]
-        process = subprocess.Popen(program, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, env=environment)
-        _going.add(process)
-        try:
-            code = process.wait()
-        finally:
-            stop(process)
-    with log.open("rb") as written:
-        written.seek(start)
-        return code, written.read().decode("utf-8", errors="replace")
-
-
-def stop(process: subprocess.Popen) -> None:
-    """End a command that may have ended."""
-    process.terminate()
-    process.wait()
-    _going.discard(process)
-
-
-def stop_all() -> None:
-    """End what runs, in whatever thread; who waits for it sees it fail."""
-    for process in list(_going):
-        stop(process)
-
-
-@contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """
-    Raises:
-        Refused: another process is at work in the folder.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(f"another process is at work in {relative(folder)}") from None
-        yield
-
-
-# ---- the whole -------------------------------------------------------------------------------------------------------
+LAST = "checkpoint_last.pt"
 
 
 def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
@@ -95,86 +38,128 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     Raises:
         Refused: a command failed, and the message says where its output is; or another process is at this training.
     """
-    with alone(training.folder):
+    earlier(training)  # so that a damaged one is no surprise after the training
+    with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
-            return write(training, timed(training), "")
-        return trained(training, evaluations)
+            where = environment(training.settings)
+            return write(training, timed(training, lock), "", where)
+        return trained(training, evaluations, lock)
 
 
-def trained(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
+def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: int) -> dict:
     """As :func:`carry_out`, of a training by fairseq."""
     started, clock, log = datetime.datetime.now(), time.monotonic(), training.folder / "train.log"
-    flags = training.train_flags()
-    same_as_before(training, flags)
-    before = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    budget = []
-    if training.settings.budget is not None:
-        budget = ["--stop-time-hours", f"{(saved_seconds(training.folder) + training.settings.budget) / 3600:.6f}"]
-    code, said = call("train", [*flags, *budget], training.settings.threads, log)
+    where = environment(training.settings)
+    command, flags = training.schedule.script or "fairseq-train", training.train_flags()
+    before = begun(training, flags, log)
+    code, said = call(
+        command.removeprefix("fairseq-"), [*flags, *budget(training)], training.settings.threads, log, lock
+    )
     if code:
-        raise Refused(f"{training.name}: fairseq-train failed ({last_line(said)}); see {relative(log)}")
-    scores, scorings = {}, {}
-    for more in evaluations:
-        key = " ".join(more)
-        scorings[key] = training.score_flags(more, "test")
-        scores[key] = score(training, scorings[key])
-    valid = score(training, training.score_flags((), "valid"))
+        raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
+    scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
+    scores = {key: score(training, each, lock) for key, each in scorings.items()}
+    check_tokens(training, scores)
+    valid = score(training, training.score_flags((), "valid"), lock)
     whole = before + said
     found = {
         **described(training, whole, said), "curve": curve(whole), "valid": valid, "test": scores,
-        "seconds": {"train": round(saved_seconds(training.folder), 1), "wall": round(time.monotonic() - clock, 1)},
-        "commands": {"train": ["fairseq-train", *flags],
+        "seconds": {"train": round(saved(training.folder)[1], 1), "wall": round(time.monotonic() - clock, 1)},
+        "commands": {"train": [command, *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
         "started": started.isoformat(timespec="seconds"),
     }  # fmt: skip
-    return write(training, found, whole)
+    return write(training, found, whole, where)
 
 
-def same_as_before(training: Training, flags: List[str]) -> None:
-    """What was begun goes on with the flags that it was begun with (the data may lie elsewhere, and the device differ).
+def begun(training: Training, flags: List[str], log: Path) -> str:
+    """The log of what was trained before, to which a line is added that says how much of it counts; without a
+    checkpoint none of it does, and it is put aside.
 
     Raises:
-        Refused: other flags.
+        Refused: it was begun with other flags (the data may lie elsewhere, and the device differ).
     """
     kept, wanted = training.folder / "flags.json", [flag for flag in flags[1:] if flag != "--cpu"]
-    if (training.folder / "checkpoint_last.pt").is_file() and kept.is_file():
-        begun = json.loads(kept.read_text(encoding="utf-8"))
-        if begun != wanted:
-            raise Refused(
-                f"{training.name} was begun with other flags than rows.toml has now ({' '.join(begun)}): remove "
-                f"{relative(training.folder)} to begin anew"
-            )
-    kept.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+    if not (training.folder / LAST).is_file():
+        if log.is_file():
+            os.replace(log, log.with_suffix(".old.log"))
+        kept.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+        return ""
+    try:
+        flags_before = json.loads(kept.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        flags_before = None
+    if flags_before != wanted:
+        said = "not known" if flags_before is None else " ".join(map(str, flags_before))
+        raise Refused(
+            f"{training.name} was begun with other flags ({said}): remove {relative(training.folder)} to begin anew"
+        )
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"{GOES_ON}{saved(training.folder)[0]}\n")
+    return log.read_text(encoding="utf-8", errors="replace")
 
 
-def saved_seconds(folder: Path) -> float:
-    """fairseq's own count of the training time in the last checkpoint; 0 without one."""
-    path = folder / "checkpoint_last.pt"
+def budget(training: Training) -> List[str]:
+    """The flag that stops training; fairseq counts the time of all calls."""
+    if training.settings.budget is None or training.schedule.script:
+        return []
+    hours = (saved(training.folder)[1] + training.settings.budget) / 3600
+    return ["--stop-time-hours", f"{max(hours, 1e-6):.6f}"]
+
+
+def saved(folder: Path) -> Tuple[int, float]:
+    """Updates and fairseq's count of the training time in the last checkpoint; 0 without one.
+
+    Raises:
+        Refused: it is damaged.
+    """
+    path = folder / LAST
     if not path.is_file():
-        return 0.0
+        return 0, 0.0
     import torch
 
     import rntn_plugins  # noqa: F401 (lets torch load fairseq's checkpoints)
 
-    state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    return float(state.get("extra_state", {}).get("previous_training_time", 0.0))
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        seconds = float(state["extra_state"].get("previous_training_time", 0.0))
+        return int(state["optimizer_history"][-1]["num_updates"]), seconds
+    except Exception as error:  # torch raises many kinds
+        what = str(error).splitlines()[:1]
+        raise Refused(f"{relative(path)} is damaged ({what}): remove {relative(folder)} to begin anew") from None
 
 
-def score(training: Training, flags: List[str]) -> dict:
+def score(training: Training, flags: List[str], lock: int) -> dict:
     log = training.folder / "score.log"
-    code, said = call(training.schedule.command, flags, training.settings.threads, log)
+    code, said = call(training.schedule.command, flags, training.settings.threads, log, lock)
     if code:
         command = f"fairseq-{training.schedule.command}"
         raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
     return read_score(training.schedule.metric, said)
 
 
+def check_tokens(training: Training, scores: dict) -> None:
+    """
+    Raises:
+        Refused: the test set is not the row's.
+    """
+    for each in scores.values():
+        if training.schedule.tokens and each["tokens"] != training.schedule.tokens:
+            raise Refused(
+                f"{training.name}: {training.data} is another corpus: {each['tokens']:,} scored on its test set, "
+                f"{training.schedule.tokens:,} on that of tasks/{training.schedule.recipe}"
+            )
+
+
 def described(training: Training, log: str, said: str) -> dict:
     """How far the training came."""
+    if training.schedule.script:
+        whole = {"epochs": 1.0, "updates": 0, "of_schedule": 1.0, "of_paper": 1.0, "parameters": None}
+        return {"complete": True, "stopped": "schedule", **whole}
     points = curve(log)
     updates = points[-1]["updates"] if points else 0
     epochs = epochs_done(points, log)
-    stopped = next((name for name, words in STOPS.items() if words in said), "schedule")
+    stopped = next((name for name, words in STOPS.items() if re.search(words, said)), "schedule")
     complete = stopped != "budget"
     of_schedule = training.schedule.share(epochs, updates)
     of_paper = training.run.schedule.share(epochs, updates)
@@ -189,22 +174,22 @@ def described(training: Training, log: str, said: str) -> dict:
     }  # fmt: skip
 
 
-def timed(training: Training) -> dict:
+def timed(training: Training, lock: int) -> dict:
     """The time of an update of this architecture over that of the schedule's reference, side by side."""
     output = training.folder
     output.mkdir(parents=True, exist_ok=True)
     reference = training.schedule.train[0]
     cells = list(dict.fromkeys([reference, training.run.arch]))
-    command = [
-        sys.executable, "scripts/benchmark.py", "updates", "--cells", *cells, "--recurrence", "auto", "--rounds", "3",
+    flags = [
+        "updates", "--cells", *cells, "--recurrence", "auto", "--rounds", "3",
         "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
         "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
     ]  # fmt: skip
     started = datetime.datetime.now()
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    code, said = call("scripts/benchmark.py", flags, training.settings.threads, output / "train.log", lock)
     file = next(iter(output.glob("updates*.json")), None)
-    if process.returncode or file is None:
-        raise Refused(f"{training.name}: benchmark.py failed: {last_line(process.stderr)}")
+    if code or file is None:
+        raise Refused(f"{training.name}: benchmark.py failed: {last_line(said)}")
     from benchmark_results import Results
 
     results = Results(json.loads(file.read_text(encoding="utf-8")))
@@ -215,7 +200,7 @@ def timed(training: Training) -> dict:
         "of_schedule": 1.0, "of_paper": 1.0, "parameters": None, "curve": [], "valid": {},
         "test": {"": {"ratio": round(statistics.median(ratios), 4), "low": round(min(ratios), 4),
                       "high": round(max(ratios), 4), "reference": reference}},
-        "seconds": {}, "commands": {"train": ["python", *command[1:]], "score": {}},
+        "seconds": {}, "commands": {"train": ["scripts/benchmark.py", *flags], "score": {}},
         "started": started.isoformat(timespec="seconds"),
     }  # fmt: skip
 
@@ -227,20 +212,30 @@ def environment(settings: Settings) -> dict:
     return benchmark.environment(SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu"))
 
 
-def write(training: Training, found: dict, log: str) -> dict:
-    """The result's file, unless there is one of a training that went further."""
-    where = environment(training.settings)
+def earlier(training: Training) -> Optional[dict]:
+    """The result that there is.
+
+    Raises:
+        Refused: it is damaged.
+    """
+    return reproduce_results.read(training.result).data if training.result.is_file() else None
+
+
+def write(training: Training, found: dict, log: str, where: dict) -> dict:
+    """The result's file, unless there is one of a training that went further.
+
+    Args:
+        where: :func:`environment` when the training started.
+    """
     result = {
         "schema": 1, "run": training.run.id, "recipe": training.schedule.recipe, "arch": training.run.arch,
         "schedule": training.settings.kind, "seed": training.seed, "metric": training.schedule.metric, **found,
         "finished": datetime.datetime.now().isoformat(timespec="seconds"), "commit": where.pop("commit"),
         "modified": bool(where.pop("changed_files")), "environment": where,
     }  # fmt: skip
-    file = training.result
-    if file.is_file():
-        earlier = json.loads(file.read_text(encoding="utf-8"))
-        if further(earlier, result):
-            return {**earlier, "kept": True}
+    file, before = training.result, earlier(training)
+    if before and further(before, result):
+        return {**before, "kept": True}
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

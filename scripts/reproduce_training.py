@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
+from reproduce_process import relative
+
+BEST = "checkpoint_best.pt"
 
 
 @dataclass(frozen=True)
@@ -15,7 +17,7 @@ class Settings:
     """How the runs of one command go.
 
     Attributes:
-        data: binarised folders by name; others are ``data-bin/NAME``.
+        data: binarised folders by name, from the repository's root; others are ``data-bin/NAME``.
         budget: seconds of training added to what there is, at most; ``None``: to the end of the schedule.
         cuda: whether there is a GPU to train on.
     """
@@ -71,11 +73,14 @@ class Training:
     # ---- commands ----------------------------------------------------------------------------------------------------
 
     def common(self) -> List[str]:
-        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, *([] if self.settings.cuda else ["--cpu"])]
+        device = ["--distributed-world-size", "1"] if self.settings.cuda else ["--cpu"]
+        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, *device]
 
     def train_flags(self) -> List[str]:
-        """Of fairseq-train, but for the budget."""
+        """Of fairseq-train, but for the budget; or of the script that makes the model."""
         schedule = self.schedule
+        if schedule.script:
+            return [self.data, "--output", relative(self.folder / BEST), *merged(schedule.train, self.run.flags)]
         limit = ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
         flags = merged(merged(limit, schedule.train), self.run.flags)
         return [
@@ -86,13 +91,8 @@ class Training:
 
     def score_flags(self, more: Sequence[str], subset: str) -> List[str]:
         flags = merged(self.schedule.evaluate, tuple(more))
-        path = relative(self.folder / "checkpoint_best.pt")
+        path = relative(self.folder / BEST)
         output = (
             ["--conllu-output", relative(self.folder / f"{subset}.conllu")] if "conllu" in self.schedule.task else []
         )
         return [self.data, *self.common(), "--path", path, "--gen-subset", subset, *output, *flags]
-
-
-def relative(path: Path) -> str:
-    """From the repository's root, which the commands run in."""
-    return os.path.relpath(path, ROOT)

@@ -16,7 +16,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import commands  # noqa: E402
 import reproduce  # noqa: E402
+import reproduce_logs  # noqa: E402
 import reproduce_manifest  # noqa: E402
+import reproduce_process  # noqa: E402
 import reproduce_run  # noqa: E402
 from reproduce_manifest import Refused, merged  # noqa: E402
 
@@ -74,7 +76,7 @@ worse = "one"
 """
 
 
-def call_forked(command, flags, threads, log):
+def call_forked(command, flags, threads, log, lock=None):
     """In place of a new interpreter for every command."""
     code, said = commands.forked(command, *flags, stdin="", cwd=ROOT)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -138,11 +140,73 @@ def test_train_score_and_write_down(place, corpus, capsys):
     capsys.readouterr()
     assert reproduce.main(["status"]) == 0
     said = capsys.readouterr().out
-    assert "short, seed 1: test PPL" in said and "2 complete, 0 partial, 0 begun, 0 not run" in said
+    assert "short, seed 1: test PPL" in said and "2 complete, 0 partial, 0 begun, 0 damaged, 0 not run" in said
     assert reproduce.main(["list", "P:Table 1"]) == 0
     said = capsys.readouterr().out
     assert "one  (elman_lm; tiny; 8 epochs, short 2 epochs)" in said and "Elman, test PPL: 5.5" in said
     assert "two" not in said
+
+
+CONFIG = "2026-01-01 10:00:00 | INFO | fairseq_cli.train | {'optimization': {'max_update': 0, 'stop_time_hours': 0}}\n"
+SAYS = "2026-01-01 10:00:00 | INFO | fairseq_cli.train | {}\n"
+
+
+@pytest.mark.parametrize("says, stopped, complete, of_paper", [
+    ("stopping training because current learning rate (-inf) is smaller than or equal to", "rule", True, 1.0),
+    ("Stopping training due to num_updates: 52 >= max_update: 52", "schedule", True, 0.25),
+    ("Stopping training due to cumulative_training_time: 0.1 > stop_time_hours: 0.1 hour(s)", "budget", False, 0.25),
+    ("done training in 3.1 seconds", "schedule", True, 0.25),
+])  # fmt: skip
+def test_why_training_stopped(place, says, stopped, complete, of_paper):
+    settings = reproduce.Settings("paper", {}, None, 1, False)
+    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    log = CONFIG + "".join(f"10:00 | INFO | train | epoch {n:03} | ppl 7 | num_updates {26 * n}\n" for n in (1, 2))
+    found = reproduce_run.described(training, log + SAYS.format(says), CONFIG + SAYS.format(says))
+    assert found["stopped"] == stopped and found["complete"] == complete and found["of_paper"] == of_paper
+    assert found["epochs"] == 2 and found["updates"] == 52
+
+
+def test_what_came_after_the_last_checkpoint_does_not_count():
+    line = "10:00 | INFO | valid | epoch {:03} | ppl {} | num_updates {}\n"
+    log = line.format(1, 9, 10) + line.format(2, 8, 20) + f"{reproduce_logs.GOES_ON}10\n" + line.format(2, 7, 15)
+    points = reproduce_logs.curve(log)
+    assert [(point["updates"], point["valid"]["ppl"]) for point in points] == [(10, 9), (15, 7)]
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "7.25"])
+def test_scores_of_models_that_diverged(value):
+    text = (
+        f"x | INFO | fairseq_cli.eval_lm | Evaluated 1,234 tokens in 1s\nx | Loss (base 2): nan, Perplexity: {value}\n"
+    )
+    found = reproduce_logs.read_score("ppl", text)
+    assert str(found["ppl"]) == value and found["tokens"] == 1234
+    with pytest.raises(Refused, match="printed no ppl"):
+        reproduce_logs.read_score("ppl", "nothing")
+
+
+def test_damaged_files(place, corpus, capsys):
+    run = ["run", "one", "--data", f"tiny={corpus}", "--budget", "0.01s"]
+    assert reproduce.main(run) == 0
+    file, folder = place / "results" / "one.paper.seed1.json", place / "runs" / "one.paper.seed1"
+    whole = file.read_text()
+    file.write_text(whole[:50])
+    capsys.readouterr()
+    assert reproduce.main(["status"]) == 0 and "1 damaged" in capsys.readouterr().out
+    assert reproduce.main(run) == 1 and "one.paper.seed1.json: no result" in capsys.readouterr().out
+    file.write_text(whole)
+    (folder / "flags.json").unlink()
+    assert reproduce.main(run) == 1 and "begun with other flags (not known)" in capsys.readouterr().out
+    (folder / "checkpoint_last.pt").write_text("not a checkpoint")
+    (folder / "flags.json").write_text(json.dumps([flag for flag in json.loads(whole)["commands"]["train"][2:]
+                                                   if flag != "--cpu"]))  # fmt: skip
+    assert reproduce.main(run) == 1 and "checkpoint_last.pt is damaged" in capsys.readouterr().out
+
+
+def test_another_corpus_is_refused(place, corpus, capsys):
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text("tokens = 99\n" + rows.read_text())
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
+    assert "is another corpus" in capsys.readouterr().out and not (place / "results").exists()
 
 
 def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
@@ -166,7 +230,7 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
 
 
 def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
-    def interrupted(command, flags, threads, log):
+    def interrupted(command, flags, threads, log, lock):
         call_forked(command, [*flags, "--max-epoch", "1"], threads, log)
         raise KeyboardInterrupt
 
@@ -190,22 +254,22 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
 
 
 def test_one_at_a_time(place, corpus, capsys):
-    with reproduce_run.alone(place / "runs" / "one.paper.seed1"):
+    with reproduce_process.alone(place / "runs" / "one.paper.seed1"):
         assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
     assert "another process is at work" in capsys.readouterr().out
 
 
 def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
     monkeypatch.undo()
-    monkeypatch.setitem(reproduce_run.COMMANDS, "train", "http.server")  # something that does not end by itself
+    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "http.server")  # something that does not end by itself
     found = []
-    thread = threading.Thread(target=lambda: found.append(reproduce_run.call("train", ["0"], 1, tmp_path / "log")))
+    thread = threading.Thread(target=lambda: found.append(reproduce_process.call("train", ["0"], 1, tmp_path / "log")))
     thread.start()
-    while not reproduce_run._going:
+    while not reproduce_process._going:
         time.sleep(0.01)
-    reproduce_run.stop_all()
+    reproduce_process.stop_all()
     thread.join(20)
-    assert found and found[0][0] != 0 and not reproduce_run._going
+    assert found and found[0][0] != 0 and not reproduce_process._going
 
 
 def test_sigterm_is_ctrl_c(place, corpus, monkeypatch, capsys):
@@ -244,11 +308,13 @@ def test_errors_are_one_line(place, arguments, message, capsys, monkeypatch):
     assert message in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"]])
+@pytest.mark.parametrize(
+    "arguments", [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"], ["--seeds=-1"]]
+)
 def test_bad_values(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         reproduce.main(["run", "one", *arguments])
-    assert arguments[0] in capsys.readouterr().err
+    assert arguments[0].split("=")[0] in capsys.readouterr().err
 
 
 def test_flags_replace_those_of_the_same_name():
@@ -269,6 +335,13 @@ def test_flags_replace_those_of_the_same_name():
     (('schedule = "sgd"', 'schedule = "adam"'), "unknown schedule 'adam'"),
     (('data = "tiny"', ""), "'data' is missing"),
     (('data = "tiny"', "data = "), "rows.toml: "),
+    (("epochs = 8", "epochs = 0"), "epochs = 0 must be a number above 0"),
+    (("epochs = 2", 'epochs = "2"'), "epochs = '2' must be"),
+    (("published = 5.5", 'published = "5.5"'), "published = '5.5' must be"),
+    (("seeds = [1, 2]", 'seeds = ["a"]'), "must be whole numbers"),
+    (('id = "f"', 'id = "../f"'), "'../f' is no name"),
+    (('runs = ["two"]', ""), "'runs' is missing"),
+    (('better = "two"', ""), "'better' is missing"),
 ])  # fmt: skip
 def test_bad_manifests(tmp_path, change, message):
     (tmp_path / "tiny").mkdir()
@@ -283,6 +356,6 @@ def test_no_manifest(tmp_path):
 
 
 def test_a_real_call_runs_in_the_root_and_is_logged(tmp_path):
-    code, said = reproduce_run.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
+    code, said = reproduce_process.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
                                     tmp_path / "a" / "log")  # fmt: skip
     assert code and said == (tmp_path / "a" / "log").read_text() and "nowhere" in said

@@ -24,7 +24,7 @@ _taking = threading.Lock()
 
 def scratch(like: Tensor, *shape: int) -> Tensor:
     """``like.new_empty(*shape)``; on a CPU, if large, in memory that becomes free for the next call as soon as no
-    tensor uses it any more. There is never more of it than was once in use at the same time."""
+    tensor uses it any more. There is never more of it than was once in use at the same time. It cannot be resized."""
     size = math.prod(shape) * like.element_size()
     if like.device.type != "cpu" or size <= SMALL or not size:
         return like.new_empty(*shape)

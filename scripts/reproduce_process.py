@@ -1,0 +1,83 @@
+"""Running commands: one at work in a folder, and none left over when we end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Iterator, Optional, Sequence, Set, Tuple
+
+from reproduce_manifest import ROOT, Refused
+
+COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
+#: commands that run now, in any thread
+_going: Set[subprocess.Popen] = set()
+
+
+def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Optional[int] = None) -> Tuple[int, str]:
+    """Run one of fairseq's commands, or a script, in the repository's root, its output appended to *log*.
+
+    Args:
+        lock: what :func:`alone` gave: held as long as the command lives, even if we are killed.
+    Returns:
+        its exit code and what it printed.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        start = out.tell()
+        program = [sys.executable, *(["-m", COMMANDS[command]] if command in COMMANDS else [command]), *flags]
+        process = subprocess.Popen(
+            program,
+            cwd=ROOT,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            pass_fds=[] if lock is None else [lock],
+        )
+        _going.add(process)
+        try:
+            code = process.wait()
+        finally:
+            stop(process)
+    with log.open("rb") as written:
+        written.seek(start)
+        return code, written.read().decode("utf-8", errors="replace")
+
+
+def stop(process: subprocess.Popen) -> None:
+    """End a command that may have ended."""
+    process.terminate()
+    process.wait()
+    _going.discard(process)
+
+
+def stop_all() -> None:
+    """End what runs, in whatever thread; who waits for it sees it fail."""
+    for process in list(_going):
+        stop(process)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[int]:
+    """To be at work in a folder without another; the lock's file descriptor.
+
+    Raises:
+        Refused: another process is at work in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused(f"another process is at work in {relative(folder)}") from None
+        yield lock.fileno()
+
+
+def relative(path: Path) -> str:
+    """From the repository's root, which the commands run in."""
+    return os.path.relpath(path, ROOT)
