@@ -79,10 +79,14 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "nothing")[:300]
 
 
-def kept_lines(log: str) -> str:
-    """The log without configuration, model and warnings of libraries, which name folders of this machine."""
+def kept_lines(log: str, every: bool = False) -> str:
+    """The log without configuration, model and warnings of libraries, which name folders of this machine.
+
+    Args:
+        every: all lines but those that name such folders: a script's log.
+    """
     secret = re.compile("|".join(map(re.escape, {str(ROOT), sys.prefix, str(Path.home())})))
-    lines = [line for line in log.splitlines() if KEPT_LINES.match(line) and not secret.search(line)]
+    lines = [line for line in log.splitlines() if (every or KEPT_LINES.match(line)) and not secret.search(line)]
     return "\n".join(lines) + "\n"
 
 

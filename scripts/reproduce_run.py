@@ -241,7 +241,7 @@ def write(training: Training, found: dict, log: str, where: dict) -> dict:
     part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     os.replace(part, file)
     if log:
-        file.with_suffix(".log").write_text(kept_lines(log), encoding="utf-8")
+        file.with_suffix(".log").write_text(kept_lines(log, bool(training.schedule.script)), encoding="utf-8")
     return result
 
 
