@@ -1,0 +1,12 @@
+"""What all tests share."""
+
+import logging
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def logs_as_usual():
+    """Scripts make fairseq and the package quiet; the next test in the same process may read what they say."""
+    for name in ("fairseq", "rntn_plugins"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
