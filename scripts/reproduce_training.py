@@ -73,8 +73,9 @@ class Training:
     # ---- commands ----------------------------------------------------------------------------------------------------
 
     def common(self) -> List[str]:
-        device = ["--distributed-world-size", "1"] if self.settings.cuda else ["--cpu"]
-        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, *device]
+        """One process wherever it runs: more would make larger batches than the row's."""
+        device = [] if self.settings.cuda else ["--cpu"]
+        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, "--distributed-world-size", "1", *device]
 
     def train_flags(self) -> List[str]:
         """Of fairseq-train, but for the budget; or of the script that makes the model."""

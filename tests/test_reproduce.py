@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -253,6 +254,21 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
     assert "was begun with other flags" in said and "--lr 1" in said and "to begin anew" in said
 
 
+def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
+    run = reproduce_manifest.load().runs["one"]
+    for cuda in (False, True):
+        (tmp_path / "dict.txt").write_text("")
+        training = reproduce.Training(run, 1, reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, cuda))
+        training.folder.mkdir(parents=True, exist_ok=True)
+        flags = training.train_flags()
+        assert ("--cpu" in flags) != cuda
+        if cuda:
+            state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {}}
+            torch.save(state, training.folder / "checkpoint_last.pt")
+        said = reproduce_run.begun(training, flags, training.folder / "train.log")
+    assert said == f"{reproduce_logs.GOES_ON}7\n"
+
+
 def test_one_at_a_time(place, corpus, capsys):
     with reproduce_process.alone(place / "runs" / "one.paper.seed1"):
         assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
@@ -262,14 +278,21 @@ def test_one_at_a_time(place, corpus, capsys):
 def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
     monkeypatch.undo()
     monkeypatch.setitem(reproduce_process.COMMANDS, "train", "http.server")  # something that does not end by itself
-    found = []
-    thread = threading.Thread(target=lambda: found.append(reproduce_process.call("train", ["0"], 1, tmp_path / "log")))
-    thread.start()
-    while not reproduce_process._going:
-        time.sleep(0.01)
+    found, folder = [], tmp_path / "folder"
+    with reproduce_process.alone(folder) as lock:
+        thread = threading.Thread(
+            target=lambda: found.append(reproduce_process.call("train", ["0"], 1, tmp_path / "log", lock))
+        )
+        thread.start()
+        while not reproduce_process._going:
+            time.sleep(0.01)
+    with pytest.raises(Refused, match="another process"), reproduce_process.alone(folder):
+        pass  # as if we had been killed: the command holds the lock
     reproduce_process.stop_all()
     thread.join(20)
     assert found and found[0][0] != 0 and not reproduce_process._going
+    with reproduce_process.alone(folder):
+        pass
 
 
 def test_sigterm_is_ctrl_c(place, corpus, monkeypatch, capsys):
