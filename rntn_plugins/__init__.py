@@ -10,7 +10,7 @@ from rntn_plugins.data import ptb_characters  # noqa: F401
 from rntn_plugins.models import _presets, kneser_ney_lm  # noqa: F401
 from rntn_plugins.models.macro_models import register_macro_model, register_macro_models
 from rntn_plugins.models.recurrent_lm import register_language_model
-from rntn_plugins.optim import max_norm, validation_ratio  # noqa: F401
+from rntn_plugins.optim import adagrad_tf, max_norm, validation_ratio  # noqa: F401
 from rntn_plugins.registry import build_cell, cell_names, register_cell
 from rntn_plugins.symbols import is_filler
 from rntn_plugins.tasks import conllu_parsing, conllu_tagging, rntn_language_modeling  # noqa: F401

@@ -5,6 +5,7 @@ from argparse import Namespace
 import pytest
 import torch
 
+from rntn_plugins.optim.adagrad_tf import AdagradTF, AdagradTFConfig
 from rntn_plugins.optim.max_norm import MaxNormSGD, MaxNormSGDConfig
 from rntn_plugins.optim.validation_ratio import ValidationRatioConfig, ValidationRatioSchedule
 
@@ -128,3 +129,49 @@ def test_flattened_parameters_are_refused():
 def test_negative_bounds_are_refused():
     with pytest.raises(ValueError, match="--max-norm -1.0 must be at least 0"):
         optimiser([torch.zeros(1)], max_norm=-1.0)
+
+
+# ---- AdaGrad with TensorFlow's start ---------------------------------------------------------------------------------
+
+
+def test_adagrad_tf_by_hand():
+    """s_0 = a, s_t = s_{t-1} + g^2, step lr * g / sqrt(s_t)."""
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    ours = AdagradTF(AdagradTFConfig(lr=[0.5]), [weight])
+    expected, total = weight.detach().clone(), torch.full((2,), 0.1, dtype=torch.float64)
+    for gradient in ([1e-3, 2.0], [0.3, -0.5], [0.0, 1.0]):
+        weight.grad = torch.tensor(gradient, dtype=torch.float64)
+        ours.step()
+        total += weight.grad**2
+        expected -= 0.5 * weight.grad / total.sqrt()
+    torch.testing.assert_close(weight.detach(), expected, atol=1e-9, rtol=0)
+
+
+def test_adagrad_tf_from_zero_is_adagrad_and_its_first_step_is_the_rate():
+    weight = torch.nn.Parameter(torch.zeros(3))
+    weight.grad = torch.tensor([1e-6, -3.0, 2.0])
+    AdagradTF(AdagradTFConfig(lr=[0.5], initial_accumulator_value=0.0), [weight]).step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([-0.5, 0.5, -0.5]), atol=1e-4, rtol=0)
+
+
+def test_adagrad_tf_goes_on_from_its_state():
+    """A resumed run neither starts the accumulator anew nor counts its start twice."""
+
+    def run(weight, optimizer, times):
+        for _ in range(times):
+            weight.grad = weight.detach() * 0.3
+            optimizer.step()
+
+    whole, parts = torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))
+    run(whole, AdagradTF(AdagradTFConfig(lr=[0.1]), [whole]), 4)
+    first = AdagradTF(AdagradTFConfig(lr=[0.1]), [parts])
+    run(parts, first, 2)
+    second = AdagradTF(AdagradTFConfig(lr=[0.1]), [parts])
+    second.load_state_dict(first.state_dict())
+    run(parts, second, 2)
+    assert torch.equal(whole, parts)
+
+
+def test_adagrad_tf_refuses_a_negative_start():
+    with pytest.raises(ValueError, match="--initial-accumulator-value -1.0 must be at least 0"):
+        AdagradTF(AdagradTFConfig(lr=[0.1], initial_accumulator_value=-1.0), [torch.nn.Parameter(torch.ones(1))])

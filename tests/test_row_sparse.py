@@ -33,6 +33,7 @@ ADAGRAD = ("--optimizer", "adagrad", "--lr", 0.01)
 RUNS = {
     "sgd": ("--arch", "rntn_lm", "--optimizer", "sgd", "--lr", 1, "--update-freq", 2),
     "adagrad": ("--arch", "r_gru_lm", "--num-matrices", K, *ADAGRAD, "--update-freq", 2),
+    "adagrad_tf": ("--arch", "r_rntn_lm", "--num-matrices", K, "--optimizer", "adagrad_tf", "--lr", 0.1),
     "max_norm_sgd": ("--arch", "m_rnn_lm", "--optimizer", "max_norm_sgd", "--lr", 1, "--max-norm", 0.4),
     "naive": ("--arch", "rntn_lm", *ADAGRAD, "--recurrence", "naive"),
 }
@@ -255,6 +256,7 @@ def test_gradients_of_workers_with_different_rows_or_none():
         ("adam", "--optimizer adam"),
         ("sgd --momentum 0.9", "--momentum 0.9"),
         ("adagrad --weight-decay 0.1", "--weight-decay 0.1"),
+        ("adagrad_tf --weight-decay 0.1", "--weight-decay 0.1"),
         ("max_norm_sgd --momentum 0.9 --wd 0.1", "--momentum 0.9, --weight-decay 0.1"),
         ("sgd", None),
     ],

@@ -40,7 +40,7 @@ def gradients_option():
         "dense",
         "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
         "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
-        "without momentum and weight decay, adagrad without weight decay, max_norm_sgd without either",
+        "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either",
         choices=GRADIENTS,
     )
 

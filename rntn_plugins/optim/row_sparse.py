@@ -20,7 +20,7 @@ from fairseq.models import distributed_fairseq_model
 from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
-OPTIMISERS = ("sgd", "adagrad", "max_norm_sgd")
+OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
 DATA_PARALLEL = ("legacy_ddp", "no_c10d")
 
 
@@ -148,8 +148,9 @@ def check_run(cfg, model: nn.Module) -> None:
         found = ", ".join(conflicts(cfg))
         if found:
             raise ValueError(
-                f"--gradients row-sparse does not go with {found}: take --gradients dense, or --optimizer sgd, adagrad "
-                "or max_norm_sgd without momentum and weight decay, full precision, and --ddp-backend legacy_ddp"
+                f"--gradients row-sparse does not go with {found}: take --gradients dense, or --optimizer sgd, "
+                "adagrad, adagrad_tf or max_norm_sgd without momentum and weight decay, full precision, and "
+                "--ddp-backend legacy_ddp"
             )
 
 
