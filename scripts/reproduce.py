@@ -8,16 +8,17 @@
 
 A NAME is a run, a paper (T16, S18, E18, H16) or one of its tables or figures (``"H16:Table 6.2"``). Runs, rows and
 schedules stand in ``tasks/*/rows.toml`` (format: ``scripts/reproduce_manifest.py``). A run trains with
-``fairseq-train``, on the GPU if there is one, in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is
-scored with ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
-``results/rows``, where a result never gives way to one of a shorter training. A training that the budget stopped is
-marked as partial.
+``fairseq-train``, on a GPU if there is one (``--jobs`` take several in turn), in ``runs/NAME.SCHEDULE.seedN``; started
+again it goes on there. It is scored with ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log,
+machine, versions and commit, to ``results/rows``, where a result never gives way to one of a shorter training. A
+training that the budget stopped is marked as partial.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import itertools
 import os
 import re
 import signal
@@ -28,7 +29,7 @@ from typing import List, Optional
 import reproduce_manifest as manifests
 from reproduce_logs import curve
 from reproduce_manifest import METRICS, Manifest, Refused
-from reproduce_process import relative, stop_all
+from reproduce_process import relative, stop_all, take_gpu
 from reproduce_run import carry_out, earlier
 from reproduce_training import Settings, Training
 
@@ -100,7 +101,8 @@ def run(manifest: Manifest, args) -> int:
     print(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
           f"{'GPU' if settings.cuda else 'CPU'}", flush=True)  # fmt: skip
     failed = 0
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    own = {"initializer": take_gpu, "initargs": (itertools.cycle(gpus()),)} if settings.cuda else {}
+    with concurrent.futures.ThreadPoolExecutor(args.jobs, **own) as pool:
         going = {pool.submit(one, training, manifest): training for training in todo}
         try:
             for number, done in enumerate(concurrent.futures.as_completed(going), 1):
@@ -116,6 +118,15 @@ def run(manifest: Manifest, args) -> int:
             stop_all()
             raise
     return 1 if failed else 0
+
+
+def gpus() -> List[str]:
+    """Those that torch sees, by the names CUDA knows them by; jobs take them in turn."""
+    import torch
+
+    named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    count = torch.cuda.device_count()
+    return named.split(",")[:count] if named else [str(number) for number in range(count)]
 
 
 def interrupt(number: int, frame) -> None:

@@ -7,14 +7,21 @@ import fcntl
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Iterator, Optional, Sequence, Set, Tuple
+from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 
 from reproduce_manifest import ROOT, Refused
 
 COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
 #: commands that run now, in any thread
 _going: Set[subprocess.Popen] = set()
+_worker = threading.local()
+
+
+def take_gpu(names: Iterator[str]) -> None:
+    """The next name (``CUDA_VISIBLE_DEVICES``) is what this thread's commands see from now on."""
+    _worker.gpu = next(names)
 
 
 def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Optional[int] = None) -> Tuple[int, str]:
@@ -25,7 +32,9 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
     Returns:
         its exit code and what it printed.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment: Dict[str, str] = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    if hasattr(_worker, "gpu"):
+        environment["CUDA_VISIBLE_DEVICES"] = _worker.gpu
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:

@@ -331,6 +331,25 @@ def test_errors_are_one_line(place, arguments, message, capsys, monkeypatch):
     assert message in error and error.count("\n") == 1
 
 
+def test_jobs_take_the_gpus_in_turn(place, corpus, tmp_path, monkeypatch):
+    script, both, seen = tmp_path / "show.py", threading.Barrier(2), []
+    script.write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+
+    def carry_out(training, evaluations):
+        both.wait(60)
+        seen.append(reproduce_process.call(str(script), [], 1, tmp_path / f"{training.name}.log"))
+        return {"test": {"": {"ratio": 1.0, "reference": ""}}}
+
+    monkeypatch.setattr(reproduce, "carry_out", carry_out)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5e,7")
+    asked = ["run", "two", "--data", f"tiny={corpus}", "--schedule", "short", "--jobs", "2"]
+    assert reproduce.main(asked) == 0 and sorted(seen) == [(0, "3\n"), (0, "GPU-5e\n")]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert reproduce.gpus() == ["0", "1"]
+
+
 @pytest.mark.parametrize(
     "arguments", [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"], ["--seeds=-1"]]
 )
