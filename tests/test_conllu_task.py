@@ -2,7 +2,9 @@
 
 import itertools
 import math
+import pickle
 from dataclasses import replace
+from multiprocessing.reduction import ForkingPickler
 from types import SimpleNamespace
 
 import numpy as np
@@ -163,6 +165,18 @@ def test_batches_are_padded_on_the_right():
     batch = collate(dataset([1, 3], with_end=True))
     assert batch["target"].tolist()[0] == [4, 5, 2, 1, 1, 1, 1] and batch["ntokens"] == 10
     assert batch["net_input"]["prev_output_tokens"].tolist()[0] == [2, 4, 5, 1, 1, 1, 1]
+
+
+def test_labels_of_a_data_worker_take_no_open_files():
+    """A tensor that is sent to another process stays in shared memory, an open file, as long as the dataset lives."""
+    data = dataset([2, 3])
+    labels = collate(data)["gold"] + [Labels(torch.tensor([4, 5]), names=["x"])]
+    sent = pickle.loads(ForkingPickler.dumps(labels))
+    for one, other in zip(labels, sent, strict=True):
+        assert type(other) is Labels and one.names == other.names
+        for name in ("targets", "heads", "relations"):
+            before, after = getattr(one, name), getattr(other, name)
+            assert (before is None and after is None) or (before.equal(after) and not before.is_shared())
 
 
 @pytest.mark.parametrize("with_end", [False, True])

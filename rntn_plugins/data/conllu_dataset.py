@@ -48,12 +48,25 @@ class DataBin:
 
 @dataclass(frozen=True)
 class Labels:
-    """The gold labels of a sentence. No tuple: fairseq would move its tensors to the GPU, where nothing needs them."""
+    """The gold labels of a sentence. No tuple: fairseq would move its tensors to the GPU, where nothing needs them.
+
+    They go to another process by value. Sent as tensors, those of every sentence that a data worker has read would stay
+    in shared memory, each an open file of the worker: more than a system allows after some thousand sentences.
+    """
 
     targets: Tensor  # [L]
     heads: Optional[Tensor] = None  # [n], 0 to n (parsing)
     relations: Optional[Tensor] = None  # [n] (parsing)
     names: Optional[List[str]] = None  # of the relations, where some are unknown to the dictionary
+
+    def __reduce__(self):
+        arrays = (None if tensor is None else tensor.numpy() for tensor in (self.targets, self.heads, self.relations))
+        return _labels, (*arrays, self.names)
+
+
+def _labels(targets: np.ndarray, heads: Optional[np.ndarray], relations: Optional[np.ndarray], names) -> Labels:
+    tensors = (None if array is None else torch.from_numpy(array) for array in (targets, heads, relations))
+    return Labels(*tensors, names)
 
 
 class ConlluDataset(FairseqDataset):
