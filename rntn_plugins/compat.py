@@ -16,6 +16,11 @@ numpy >= 2 has no ``np.compat.long``, which two fairseq modules use (``--sample-
 language modelling task, and length bucketing). Only those modules get a numpy that still has it; numpy itself is left
 alone.
 
+fairseq seeds torch anew before every update, on all kinds of accelerator, there or not: for each that is not, torch
+notes the seed with a trace of the caller, 1 ms in all. And a gradient is scaled where the scale is 1 (one worker,
+``--sentence-avg``, one sentence). Small models at small batches spend a tenth of their time on the two; both are left
+out where they change nothing.
+
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
 """
@@ -102,9 +107,47 @@ def score_labels_as_labels() -> None:
     scoring.build_scorer = build_scorer
 
 
+def seed_what_is_there() -> None:
+    from fairseq import utils
+
+    original = utils.set_torch_seed
+    if original.__module__ == __name__ or not hasattr(torch, "accelerator"):
+        return
+
+    class set_torch_seed(original):  # fairseq's name and use, as a context too
+        __doc__ = original.__doc__
+
+        def __init__(self, seed: int) -> None:
+            if torch.accelerator.is_available() or utils.xm is not None:
+                super().__init__(seed)
+            else:
+                self.rng_state = utils.get_rng_state()
+                torch.default_generator.manual_seed(seed)
+
+    utils.set_torch_seed = set_torch_seed
+
+
+def leave_gradients_scaled_by_one() -> None:
+    from fairseq.optim import FairseqOptimizer
+
+    original = FairseqOptimizer.multiply_grads
+    if hasattr(original, "leaves_one"):
+        return
+
+    @functools.wraps(original)
+    def multiply_grads(self, c):
+        if torch.is_tensor(c) or c != 1:
+            original(self, c)
+
+    multiply_grads.leaves_one = True
+    FairseqOptimizer.multiply_grads = multiply_grads
+
+
 allow_fairseq_checkpoints()
 score_labels_as_labels()
 mend_broadcasts()
 tell_schedules_on_resume()
 restore_numpy_compat()
+seed_what_is_there()
 teach_fairseq()
+leave_gradients_scaled_by_one()

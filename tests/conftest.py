@@ -3,6 +3,9 @@
 import logging
 
 import pytest
+import torch
+
+torch.set_num_threads(1)  # before any work: tests fork, and a fork waits for ever for threads that it does not have
 
 
 @pytest.fixture(autouse=True)

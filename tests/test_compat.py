@@ -27,3 +27,41 @@ def test_sentence_blocks_of_fairseq():
 def test_checkpoints_load_safely(tmp_path):
     torch.save({"args": argparse.Namespace(lr=[0.1])}, tmp_path / "x.pt")
     assert torch.load(tmp_path / "x.pt", weights_only=True)["args"].lr == [0.1]
+
+
+def test_seeds_are_those_of_torch(monkeypatch):
+    from fairseq import utils
+
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    before = torch.get_rng_state()
+    with utils.set_torch_seed(7):
+        assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(torch.get_rng_state(), before)
+
+    seeded = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
+    utils.set_torch_seed(8)
+    assert seeded == ([8] if torch.accelerator.is_available() else [])  # what is not there costs nothing
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    utils.set_torch_seed(9)
+    assert seeded[-1] == 9
+
+
+def test_gradients_scaled_by_one_are_left(monkeypatch):
+    from fairseq.optim import FairseqOptimizer
+
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+
+    class Optimizer(FairseqOptimizer):
+        params = [parameter]
+
+        def __init__(self):
+            pass
+
+    for scale, expected in ((1, [3, 4]), (0.5, [1.5, 2]), (torch.tensor(2.0), [3, 4])):
+        Optimizer().multiply_grads(scale)
+        assert parameter.grad.tolist() == expected
+    monkeypatch.setattr(Optimizer, "params", None)  # whoever reads it does something
+    Optimizer().multiply_grads(1.0)
