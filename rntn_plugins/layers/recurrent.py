@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
-from rntn_plugins.ops.recurrence import by_triton, check_triton, rows
+from rntn_plugins.ops.recurrence import rows
+from rntn_plugins.ops.triton_choice import by_triton, check_triton
 
 
 def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:

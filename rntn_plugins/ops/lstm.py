@@ -13,9 +13,9 @@ from rntn_plugins.ops.recurrence import (
     every_state,
     every_step,
     flat,
+    others_are_taken,
     output_state,
     steps_of,
-    triton_is_asked_for,
     turns,
 )
 
@@ -92,7 +92,7 @@ class LSTM(Kernel):
 
 def torch_is_quicker(x: Tensor, *others: Tensor) -> bool:
     """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker."""
-    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu") and not triton_is_asked_for()
+    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu") and not others_are_taken()
 
 
 def by_torch(

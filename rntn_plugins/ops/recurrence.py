@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
-from importlib.util import find_spec
-from typing import Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
@@ -240,44 +239,25 @@ class Fused(torch.autograd.Function):
             return (None, None, None, None, None, *kernel.finish(), *d_carry)
 
 
-_triton_is_asked_for: ContextVar[bool] = ContextVar("triton_is_asked_for", default=False)
+#: which kernel to run in place of another, on what device
+Choice = Callable[[Type[Kernel], torch.device], Type[Kernel]]
+_choice: ContextVar[Optional[Choice]] = ContextVar("choice", default=None)
 
 
 @contextlib.contextmanager
-def by_triton() -> Iterator[None]:
-    """Within, and in this thread alone, :func:`run` takes the twin of a kernel that has one in
-    :mod:`~rntn_plugins.ops.triton_cells`; their backward passes take it too, wherever they run."""
-    token = _triton_is_asked_for.set(True)
+def taking(choose: Choice) -> Iterator[None]:
+    """Within, and in this thread alone, :func:`run` takes the kernels that *choose* gives for those it is given; their
+    backward passes take them too, wherever they run."""
+    token = _choice.set(choose)
     try:
         yield
     finally:
-        _triton_is_asked_for.reset(token)
+        _choice.reset(token)
 
 
-def triton_is_asked_for() -> bool:
-    """Whether this is within :func:`by_triton`."""
-    return _triton_is_asked_for.get()
-
-
-def check_triton() -> None:
-    """
-    Raises:
-        ValueError: there is no package triton here.
-    """
-    if find_spec("triton") is None:
-        raise ValueError("--recurrence triton needs the package triton: pip install triton")
-
-
-def triton_twin(kernel: Type[Kernel], device: torch.device) -> Type[Kernel]:
-    """:func:`rntn_plugins.ops.triton_cells.twin`, which is imported no earlier than here.
-
-    Raises:
-        ValueError: without the package triton, or for a device on which its kernels do not run.
-    """
-    check_triton()
-    from rntn_plugins.ops.triton_cells import twin
-
-    return twin(kernel, device)
+def others_are_taken() -> bool:
+    """Whether this is within :func:`taking`."""
+    return _choice.get() is not None
 
 
 def run(
@@ -302,7 +282,7 @@ def run(
 
     Raises:
         RuntimeError: in the backward pass, for second derivatives (``create_graph``).
-        ValueError: within :func:`by_triton`, without the package triton or a device for it.
+        ValueError: within :func:`taking`, for what the choice refuses.
     """
     tensors = [*inputs, *carry]
     device = inputs[0].device.type
@@ -310,8 +290,9 @@ def run(
         tensors = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
         with torch.autocast(device, enabled=False):
             return run(kernel, settings, tensors[: len(inputs)], tensors[len(inputs) :], lengths)
-    if triton_is_asked_for():
-        kernel = triton_twin(kernel, inputs[0].device)
+    choose = _choice.get()
+    if choose is not None:
+        kernel = choose(kernel, inputs[0].device)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     outputs, *final = Fused.apply(kernel, settings, lengths, keep, len(inputs), *tensors)
     return outputs, final
