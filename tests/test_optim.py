@@ -11,7 +11,9 @@ from rntn_plugins.optim.validation_ratio import ValidationRatioConfig, Validatio
 
 
 def schedule(**settings):
-    optimizer = MaxNormSGD(Namespace(lr=[1.0], momentum=0.0, weight_decay=0.0, max_norm=0.0), [torch.zeros(1)])
+    optimizer = MaxNormSGD(
+        Namespace(lr=[1.0], momentum=0.0, weight_decay=0.0, max_norm=0.0, clip_value=0.0), [torch.zeros(1)]
+    )
     config = ValidationRatioConfig(lr=[1.0], best_checkpoint_metric="loss")
     for name, value in settings.items():
         setattr(config, name, value)
@@ -129,6 +131,18 @@ def test_flattened_parameters_are_refused():
 def test_negative_bounds_are_refused():
     with pytest.raises(ValueError, match="--max-norm -1.0 must be at least 0"):
         optimiser([torch.zeros(1)], max_norm=-1.0)
+    with pytest.raises(ValueError, match="--clip-value -1.0 must be at least 0"):
+        optimiser([torch.zeros(1)], clip_value=-1.0)
+
+
+def test_hard_clipping_is_of_elements():
+    dense, rows, without = (torch.nn.Parameter(torch.zeros(3)) for _ in range(3))
+    dense.grad = torch.tensor([7.0, -0.5, -9.0])
+    rows.grad = torch.sparse_coo_tensor([[2, 0, 2]], [4.0, -9.0, 3.0], (3,), check_invariants=False)
+    optimiser([dense, rows, without], clip_value=5.0).step()
+    torch.testing.assert_close(dense.detach(), torch.tensor([-0.5, 0.05, 0.5]))
+    torch.testing.assert_close(rows.detach(), torch.tensor([0.5, 0.0, -0.5]))  # 4 + 3 is clipped, not 4 and 3
+    assert not without.any()
 
 
 # ---- AdaGrad with TensorFlow's start ---------------------------------------------------------------------------------

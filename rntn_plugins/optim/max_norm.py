@@ -1,4 +1,4 @@
-"""SGD with a bound on the norm of every unit's weight vector (H16 §6.1.5)."""
+"""SGD with a bound on the norm of every unit's weight vector and hard clipping (H16 §6.1.5, §6.1.7)."""
 
 from dataclasses import dataclass, field
 from typing import List
@@ -17,25 +17,32 @@ class MaxNormSGDConfig(FairseqDataclass):
     max_norm: float = field(
         default=0.0, metadata={"help": "largest L2 norm of a unit's incoming weights, a row of a matrix (0: no bound)"}
     )
+    clip_value: float = field(
+        default=0.0,
+        metadata={"help": "largest absolute value of a gradient's element, after --clip-norm (0: no limit)"},
+    )
     lr: List[float] = II("optimization.lr")
 
 
 @register_optimizer("max_norm_sgd", dataclass=MaxNormSGDConfig)
 class MaxNormSGD(FairseqOptimizer):
-    """As fairseq's ``sgd``; then every row of every weight matrix longer than ``--max-norm`` is scaled back to it.
+    """As fairseq's ``sgd``, every element of a gradient brought to within ± ``--clip-value`` first; then every row of
+    every weight matrix longer than ``--max-norm`` is scaled back to it.
 
     H16 bounds the *squared* norm, ‖w‖² ≤ c: give √c. A matrix [out, in] holds a unit's incoming weights in a row; in
     stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. Unlike ``sgd`` it
     has a dataclass, so ``fairseq-hydra-train`` knows it too.
 
     Raises:
-        ValueError: a negative bound; a bound on parameters that fairseq has flattened (half precision).
+        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened (half precision).
     """
 
     def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
         super().__init__(cfg)
         if cfg.max_norm < 0:
             raise ValueError(f"--max-norm {cfg.max_norm} must be at least 0")
+        if cfg.clip_value < 0:
+            raise ValueError(f"--clip-value {cfg.clip_value} must be at least 0")
         params = list(params)
         if cfg.max_norm > 0 and all(parameter.dim() < 2 for parameter in params):
             raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
@@ -47,8 +54,19 @@ class MaxNormSGD(FairseqOptimizer):
         return {"lr": self.cfg.lr[0], "momentum": self.cfg.momentum, "weight_decay": self.cfg.weight_decay}
 
     def step(self, closure=None, scale=1.0, groups=None):
+        self.clip_elements()
         super().step(closure, scale, groups)
         self.bound_rows()
+
+    @torch.no_grad()
+    def clip_elements(self) -> None:
+        limit = self.cfg.clip_value
+        for parameter in self.params if limit else ():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                parameter.grad.values().clamp_(-limit, limit)
+            elif parameter.grad is not None:
+                parameter.grad.clamp_(-limit, limit)
 
     @torch.no_grad()
     def bound_rows(self) -> None:
