@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from rntn_plugins.ops.activations import ACTIVATE, slope
 from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, every_state, flat, output_state, steps_of, turns
@@ -35,14 +33,12 @@ class Elman(Kernel):
         self.activate(self.recur.times_plus(h[t], self.x[t], out=h[t + 1]))
 
     def start_back(self, needs):
-        self.slopes = slope(self.activation, self.hs[1:])
-        self.d_x = torch.empty_like(self.slopes)
-        self.each = list(zip(self.d_x.unbind(0), self.slopes.unbind(0)))
+        self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
+        self.each = self.d_x.unbind(0)
         self.recur = Factor(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
-        d_x, slope_t = self.each[t]
-        torch.mul(d_states[0], slope_t, out=d_x)
+        d_x = self.each[t].mul_(d_states[0])
         self.recur.times(d_x, out=d_states[0])
 
     def finish(self):
@@ -80,16 +76,16 @@ class SRN(Kernel):
         self.activate(h.copy_(c[t + 1]))
 
     def start_back(self, needs):
-        self.slopes = slope(self.activation, self.hs)
-        self.d_c = torch.empty_like(self.slopes)
-        self.each = list(zip(self.d_c.unbind(0), self.slopes.unbind(0)))
+        self.d_c = slope(self.activation, self.hs)  # slopes, until the loop comes by
+        self.each = self.d_c.unbind(0)
         self.recur = Factor(self.inputs[1], self.d_c.size(1))
 
     def back(self, t, d_states, d_output):
-        d_c, slope_t = self.each[t]
-        d_c.copy_(d_states[0])
-        if d_output is not None:
-            d_c.addcmul_(d_output, slope_t)
+        d_c = self.each[t]
+        if d_output is None:
+            d_c.copy_(d_states[0])
+        else:
+            d_c.mul_(d_output).add_(d_states[0])
         self.recur.times(d_c, out=d_states[0])
 
     def finish(self):

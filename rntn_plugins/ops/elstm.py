@@ -63,35 +63,31 @@ class ELSTM(Kernel):
     def start_back(self, needs):
         s = self.inputs[1]
         i, candidate, o, f = self.split(self.gates)
-        self.slopes = torch.empty_like(self.gates)  # of each gate's pre-activation, as a factor of d_c (of d_h for o)
-        to_i, to_c, to_o, to_f = self.split(self.slopes)
-        self.news = i * candidate
-        torch.mul(s, self.news, out=to_i).addcmul_(to_i, i, value=-1)
-        torch.addcmul(i, self.news, candidate, value=-1, out=to_c).mul_(s)
+        # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)
+        self.d_x = torch.empty_like(self.gates)
+        to_i, to_c, to_o, to_f = self.split(self.d_x)
+        torch.mul(i, candidate, out=to_i).mul_(s).addcmul_(to_i, i, value=-1)
+        torch.mul(candidate, candidate, out=to_c).neg_().add_(1).mul_(i).mul_(s)
         torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
         if self.forget_gate:
             torch.mul(self.cs[:-1], f, out=to_f).addcmul_(to_f, f, value=-1)
-        self.d_squashed = torch.addcmul(
-            o, o, self.squashed * self.squashed, value=-1
-        )  # slopes, until the loop comes by
-        self.d_cs = torch.empty_like(self.news)
-        self.d_x = torch.empty_like(self.gates)
+        self.d_squashed = (self.squashed * self.squashed).neg_().add_(1).mul_(o)  # likewise
+        self.d_cs = torch.empty_like(self.squashed)
         self.recur = Factor(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
-        # the blocks that c feeds are computed in one go; with a forget gate the output gate's lies between and is
-        # overwritten
-        blocks = (4 if self.forget_gate else 2, s.size(-1))
-        of_c = (gates[..., : blocks[0] * blocks[1]].unflatten(-1, blocks) for gates in (self.d_x, self.slopes))
-        parts = (self.d_x, *of_c, self.split(self.d_x)[2], to_o, self.d_squashed, self.d_cs, o if f is None else f)
+        d_of_c = self.d_x[..., : 2 * s.size(-1)].unflatten(-1, (2, s.size(-1)))
+        forget = (to_o, o) if f is None else (to_f, f)  # what stands for them is not read
+        parts = (self.d_x, d_of_c, to_o, self.d_squashed, self.d_cs, *forget)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
 
     def back(self, t, d_states, d_output):
         d_h, d_after = d_states
-        d_x, d_of_c, slopes, d_o, to_o, d_squashed, d_c, f = self.each[t]
+        d_x, d_of_c, d_o, d_squashed, d_c, d_f, f = self.each[t]
         d_squashed.mul_(d_h)
         torch.add(d_after, d_squashed, out=d_c)
-        torch.mul(slopes, d_c.unsqueeze(1), out=d_of_c)
-        torch.mul(d_h, to_o, out=d_o)
+        d_of_c.mul_(d_c.unsqueeze(1))
+        d_o.mul_(d_h)
         if self.forget_gate:
+            d_f.mul_(d_c)
             torch.mul(d_c, f, out=d_after)
         else:
             d_states[1] = d_c
@@ -101,10 +97,12 @@ class ELSTM(Kernel):
             d_h.zero_()
 
     def finish(self):
-        d_s = self.news.mul_(self.d_cs)
+        d_bias = self.d_squashed.sum(dim=(0, 1))
+        i, candidate, _, _ = self.split(self.gates)
+        d_s = torch.mul(self.d_cs, i, out=self.d_squashed).mul_(candidate)  # d_cs may have become the carry's gradient
         if self.inputs[1].size(1) == 1:
             d_s = d_s.sum(dim=1, keepdim=True)
-        gradients = (self.d_x, d_s, self.d_squashed.sum(dim=(0, 1)))
+        gradients = (self.d_x, d_s, d_bias)
         if len(self.inputs) == 3:
             return gradients
         return (*gradients, product(flat(self.d_x).t(), flat(self.hs[:-1])))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Tuple
-
 import torch
 from torch import Tensor
 
@@ -20,16 +18,24 @@ def blend(h: Tensor, candidate: Tensor, z: Tensor, update_gate: str, out: Tensor
         torch.lerp(candidate, h, z, out=out)
 
 
-def factors(before: Tensor, rz: Tensor, candidates: Tensor, activation: str, update_gate: str) -> Tuple[Tensor, ...]:
-    """For all steps at once, how the gradients of a step depend on each other: by which factor that of h_t reaches the
-    pre-activations of candidate and update gate and h_{t-1} itself, and that of r ⊙ h_{t-1} the reset gate's."""
+def factors(before: Tensor, rz: Tensor, candidates: Tensor, activation: str, update_gate: str, out: Tensor) -> Tensor:
+    """For all steps at once, how the gradients of a step depend on each other.
+
+    Args:
+        out: ``[T, B, 3H]``, where gradients of pre-activations will be; receives by which factor that of r ⊙ h_{t-1}
+            reaches the reset gate's, and that of h_t the update gate's and the candidate's.
+    Returns:
+        by which factor the gradient of h_t reaches h_{t-1} itself, ``[T, B, H]``.
+    """
     r, z = rz.chunk(2, dim=-1)
-    share = z if update_gate == "candidate" else 1 - z  # of the candidate
-    to_candidate = slope(activation, candidates).mul_(share)
-    to_update = (candidates - before).mul_(share).mul_(1 - share)
+    to_reset, to_update, to_candidate = out.chunk(3, dim=-1)
+    share, rest = (z, 1 - z) if update_gate == "candidate" else (1 - z, z)  # of the candidate
+    torch.mul(slope("sigmoid", r), before, out=to_reset)
+    torch.sub(candidates, before, out=to_update).mul_(share).mul_(rest)
     if update_gate != "candidate":
         to_update.neg_()
-    return to_candidate, to_update, 1 - share, slope("sigmoid", r).mul_(before)
+    torch.mul(slope(activation, candidates), share, out=to_candidate)
+    return rest
 
 
 class GRU(Kernel):
@@ -76,20 +82,20 @@ class GRU(Kernel):
     def start_back(self, needs):
         before = self.hs[:-1]
         size = before.size(-1)
-        self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
-        parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], self.rz[..., :size],
-                 *factors(before, self.rz, self.candidates, self.activation, self.update_gate))  # fmt: skip
+        self.d_x = before.new_empty(*before.shape[:-1], 3 * size)  # factors, until the loop comes by
+        to_before = factors(before, self.rz, self.candidates, self.activation, self.update_gate, out=self.d_x)
+        parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], self.rz[..., :size], to_before)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.d_gated = before.new_empty(before.shape[1:])
         self.of_gates, self.of_candidate = (Factor(weight, before.size(1)) for weight in self.inputs[1:3])
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]
-        d_r, d_z, d_c, d_rz, r, to_candidate, to_update, to_before, to_reset = self.each[t]
-        torch.mul(d_h, to_candidate, out=d_c)
-        torch.mul(d_h, to_update, out=d_z)
+        d_r, d_z, d_c, d_rz, r, to_before = self.each[t]
+        d_c.mul_(d_h)
+        d_z.mul_(d_h)
         d_gated = self.candidate_back(t, d_c)
-        torch.mul(d_gated, to_reset, out=d_r)
+        d_r.mul_(d_gated)
         self.of_gates.times_plus(d_rz, d_h.mul_(to_before).addcmul_(d_gated, r), out=d_h)
 
     def candidate_back(self, t, d_candidate):

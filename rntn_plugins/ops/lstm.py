@@ -58,26 +58,25 @@ class LSTM(Kernel):
 
     def start_back(self, needs):
         i, f, candidate, o = self.gates.chunk(4, dim=-1)
-        self.slopes = torch.empty_like(self.gates)  # of each gate's pre-activation, as a factor of d_c (of d_h for o)
-        to_i, to_f, to_c, to_o = self.slopes.chunk(4, dim=-1)
+        # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)
+        self.d_x = torch.empty_like(self.gates)
+        to_i, to_f, to_c, to_o = self.d_x.chunk(4, dim=-1)
         torch.mul(candidate, i, out=to_i).addcmul_(to_i, i, value=-1)
         torch.mul(self.cs[:-1], f, out=to_f).addcmul_(to_f, f, value=-1)
         torch.addcmul(i, i, candidate * candidate, value=-1, out=to_c)
         torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
         self.to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
-        self.d_x = torch.empty_like(self.gates)
         self.recur = Factor(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
-        shape = (*self.cs[0].shape[:1], 3, self.cs.size(-1))
-        parts = (self.d_x, *(gates[..., : 3 * shape[2]].unflatten(-1, shape[1:]) for gates in (self.d_x, self.slopes)),
-                 self.d_x.chunk(4, dim=-1)[3], to_o, self.to_cell, f)  # fmt: skip
+        size = self.cs.size(-1)
+        parts = (self.d_x, self.d_x[..., : 3 * size].unflatten(-1, (3, size)), to_o, self.to_cell, f)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
 
     def back(self, t, d_states, d_output):
         d_h, d_c = d_states
-        d_x, d_ifc, slopes, d_o, to_o, to_cell, f = self.each[t]
-        torch.mul(d_h, to_o, out=d_o)
+        d_x, d_ifc, d_o, to_cell, f = self.each[t]
+        d_o.mul_(d_h)
         d_c.addcmul_(d_h, to_cell)
-        torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
+        d_ifc.mul_(d_c.unsqueeze(1))
         d_c.mul_(f)
         if self.recur is not None:
             self.recur.times(d_x, out=d_h)

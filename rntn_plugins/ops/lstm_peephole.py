@@ -64,15 +64,15 @@ class PeepholeLSTM(LSTM):
 
     def back(self, t, d_states, d_output):
         d_h, d_c = d_states
-        d_x, d_ifc, slopes, d_o, to_o, to_cell, f = self.each[t]
+        d_x, d_ifc, d_o, to_cell, f = self.each[t]
         weight_c, weight_co = self.inputs[2:4]
-        torch.mul(d_h, to_o, out=d_o)
+        d_o.mul_(d_h)
         d_c.addcmul_(d_h, to_cell)
         if self.full:
             self.peeps[1].times_plus(d_o, d_c, out=d_c)
         else:
             d_c.addcmul_(d_o, weight_co[0])
-        torch.mul(slopes, d_c.unsqueeze(1), out=d_ifc)
+        d_ifc.mul_(d_c.unsqueeze(1))
         d_c.mul_(f)
         if self.full:
             self.peeps[0].times_plus(self.d_if[t], d_c, out=d_c)

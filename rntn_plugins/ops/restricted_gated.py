@@ -168,17 +168,17 @@ class RestrictedGRU(Kernel):
     def start_back(self, needs):
         before = self.start_gradients()
         size = before.size(-1)
-        parts = (*self.d_x.chunk(3, dim=-1), self.rz[..., :size],
-                 *factors(before, self.rz, self.candidates, "tanh", self.update_gate))  # fmt: skip
+        to_before = factors(before, self.rz, self.candidates, "tanh", self.update_gate, out=self.d_x)
+        parts = (*self.d_x.chunk(3, dim=-1), self.rz[..., :size], to_before)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
 
     def back(self, t, d_states, d_output):
         d_h, d_gated = d_states[0], self.d_gated
-        d_r, d_z, d_c, r, to_candidate, to_update, to_before, to_reset = self.each[t]
-        torch.mul(d_h, to_candidate, out=d_c)
-        torch.mul(d_h, to_update, out=d_z)
+        d_r, d_z, d_c, r, to_before = self.each[t]
+        d_c.mul_(d_h)
+        d_z.mul_(d_h)
         self.candidate.back(t, d_gated.zero_())
-        torch.mul(d_gated, to_reset, out=d_r)
+        d_r.mul_(d_gated)
         self.gates.back(t, d_h.mul_(to_before).addcmul_(d_gated, r))
 
     def finish(self):
@@ -230,28 +230,27 @@ class RestrictedLSTM(Kernel):
 
     def start_back(self, needs):
         i, f, o, candidate = self.pre.chunk(4, dim=-1)
-        slopes = torch.empty_like(self.pre)  # of each gate's pre-activation, as a factor of d_c (of d_h for o)
-        to_i, to_f, to_o, to_c = slopes.chunk(4, dim=-1)
+        # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)
+        self.d_x = torch.empty_like(self.pre)
+        to_i, to_f, to_o, to_c = self.d_x.chunk(4, dim=-1)
         torch.mul(candidate, i, out=to_i).addcmul_(to_i, i, value=-1)
         torch.mul(self.cs[:-1], f, out=to_f).addcmul_(to_f, f, value=-1)
         torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
         torch.addcmul(i, i, candidate * candidate, value=-1, out=to_c)
         to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
-        self.d_x = torch.empty_like(self.pre)
         self.recurrent(back=True)
         self.gates.start_back(self.d_x)
         size = self.cs.size(-1)
-        d_i_f, to_i_f = (gates[..., : 2 * size].unflatten(-1, (2, size)) for gates in (self.d_x, slopes))
-        parts = (d_i_f, to_i_f, *self.d_x.chunk(4, dim=-1)[2:], to_o, to_c, to_cell, f)
+        parts = (self.d_x[..., : 2 * size].unflatten(-1, (2, size)), to_o, to_c, to_cell, f)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
 
     def back(self, t, d_states, d_output):
         d_h, d_c = d_states
-        d_i_f, to_i_f, d_o, d_candidate, to_o, to_c, to_cell, f = self.each[t]
-        torch.mul(d_h, to_o, out=d_o)
+        d_i_f, d_o, d_candidate, to_cell, f = self.each[t]
+        d_o.mul_(d_h)
         d_c.addcmul_(d_h, to_cell)
-        torch.mul(to_i_f, d_c.unsqueeze(1), out=d_i_f)
-        torch.mul(to_c, d_c, out=d_candidate)
+        d_i_f.mul_(d_c.unsqueeze(1))
+        d_candidate.mul_(d_c)
         d_c.mul_(f)
         self.gates.back(t, d_h.zero_())
 

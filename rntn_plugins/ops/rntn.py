@@ -38,13 +38,11 @@ class RNTN(Kernel):
 
     def start_back(self, needs):
         self.matrices = RowMatrices(*self.inputs[1:3])
-        self.slopes = slope(self.activation, self.hs[1:])
-        self.d_x = torch.empty_like(self.slopes)
-        self.each = list(zip(self.d_x.unbind(0), self.slopes.unbind(0)))
+        self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
+        self.each = self.d_x.unbind(0)
 
     def back(self, t, d_states, d_output):
-        d_x, slope_t = self.each[t]
-        torch.mul(d_states[0], slope_t, out=d_x)
+        d_x = self.each[t].mul_(d_states[0])
         d_states[0] = self.matrices.transposed_times(t, self.inputs[2], d_x)
 
     def finish(self):
@@ -88,16 +86,14 @@ class MultiplicativeRNN(Kernel):
 
     def start_back(self, needs):
         self.left, self.right = (Factor(weight, self.hs.size(1)) for weight in self.inputs[2:4])
-        self.slopes = slope(self.activation, self.hs[1:])
-        self.d_x, self.d_outer, self.d_inner = (
-            torch.empty_like(like) for like in (self.slopes, self.inner, self.inner)
-        )
-        parts = (self.d_x, self.slopes, self.d_outer, at_index(self.inputs[4], self.inputs[1]), self.d_inner)
+        self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
+        self.d_outer, self.d_inner = torch.empty_like(self.inner), torch.empty_like(self.inner)
+        parts = (self.d_x, self.d_outer, at_index(self.inputs[4], self.inputs[1]), self.d_inner)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
 
     def back(self, t, d_states, d_output):
-        d_x, slope_t, d_outer, factor, d_inner = self.each[t]
-        torch.mul(d_states[0], slope_t, out=d_x)
+        d_x, d_outer, factor, d_inner = self.each[t]
+        d_x.mul_(d_states[0])
         torch.mul(factor, self.left.times(d_x, out=d_outer), out=d_inner)
         self.right.times(d_inner, out=d_states[0])
 

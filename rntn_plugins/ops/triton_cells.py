@@ -150,9 +150,7 @@ class ELSTM(Twin, elstm.ELSTM):
         kernels.elstm_step(x, gates, scale, self.bias, c, c_after, squashed, h_after, self.recur is not None)
 
     def start_back(self, needs):
-        i, candidate, _, _ = self.split(self.gates)
-        self.news = i * candidate
-        self.d_squashed, self.d_cs = torch.empty_like(self.news), torch.empty_like(self.news)
+        self.d_squashed, self.d_cs = torch.empty_like(self.squashed), torch.empty_like(self.squashed)
         self.d_x = torch.empty_like(self.gates)
         scale = dense_rows(self.inputs[1])
         self.each = every(self.gates, scale, self.cs[:-1], self.squashed, self.d_x, self.d_squashed, self.d_cs)
