@@ -14,8 +14,8 @@ from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 from reproduce_manifest import ROOT, Refused
 
 COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
-#: glibc and torch keep memory that was freed, in large pages, where the user does not say otherwise: AdaGrad's and the
-#: gradients' tens of MB are asked for again in every update, and clearing new pages takes longer than using them
+#: with these glibc keeps memory that was freed, and torch asks for large pages: gradients and AdaGrad's intermediate
+#: results, tens of MB, are asked for again in every update, and clearing new pages takes long
 KEEP_MEMORY = {
     "THP_MEM_ALLOC_ENABLE": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -31,6 +31,12 @@ def take_gpu(names: Iterator[str]) -> None:
     _worker.gpu = next(names)
 
 
+def allocator(command: str) -> Dict[str, str]:
+    """The variables of :data:`KEEP_MEMORY` as a command will see them: the user's own, ours only in training."""
+    own = {name: os.environ[name] for name in KEEP_MEMORY if name in os.environ}
+    return {**KEEP_MEMORY, **own} if command == "train" else own
+
+
 def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Optional[int] = None) -> Tuple[int, str]:
     """Run one of fairseq's commands, or a script, in the repository's root, its output appended to *log*.
 
@@ -39,7 +45,7 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
     Returns:
         its exit code and what it printed.
     """
-    environment: Dict[str, str] = {**KEEP_MEMORY, **os.environ}
+    environment: Dict[str, str] = {**os.environ, **allocator(command)}
     environment.update(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
     if hasattr(_worker, "gpu"):
         environment["CUDA_VISIBLE_DEVICES"] = _worker.gpu

@@ -16,6 +16,8 @@ from reproduce_manifest import METRICS, ROOT, Manifest, Refused, Run, is_flag, m
 
 ROWS = ROOT / "results" / "rows"
 KINDS = ("paper", "short")
+#: flags that leave a training what it is
+SAME_RESULTS = ("--batch-size-valid",)
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,14 @@ class Result:
         return [(place, value) for place, value in found if value is not None]
 
     def lacking(self, run: Run) -> List[str]:
-        """Flags that the manifest has for the run now, and the command that trained it had not."""
+        """Flags that the manifest has for the run now, and the command that trained it had not, but for those that say
+        only how results are computed."""
         command = self.data.get("commands", {}).get("train", [])
         if not command or self.metric == "seconds":
             return []
         wanted = merged(merged(("--arch", run.arch), run.schedule.of(self.kind).train), run.flags)
-        return [flag for flag in grouped(wanted) if flag not in grouped(command)]
+        had = grouped(command)
+        return [flag for flag in grouped(wanted) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
 
 @dataclass(frozen=True)

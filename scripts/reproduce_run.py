@@ -20,7 +20,7 @@ from typing import List, Optional, Sequence, Tuple
 import reproduce_results
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
-from reproduce_process import alone, call, relative
+from reproduce_process import allocator, alone, call, relative
 from reproduce_training import Settings, Training
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
@@ -41,7 +41,7 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     earlier(training)  # so that a damaged one is no surprise after the training
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
-            where = environment(training.settings)
+            where = environment(training.settings, "scripts/benchmark.py")
             return write(training, timed(training, lock), "", where)
         return trained(training, evaluations, lock)
 
@@ -49,12 +49,11 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
 def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: int) -> dict:
     """As :func:`carry_out`, of a training by fairseq."""
     started, clock, log = datetime.datetime.now(), time.monotonic(), training.folder / "train.log"
-    where = environment(training.settings)
     command, flags = training.schedule.script or "fairseq-train", training.train_flags()
+    program = command.removeprefix("fairseq-")
+    where = environment(training.settings, program)
     before = begun(training, flags, log)
-    code, said = call(
-        command.removeprefix("fairseq-"), [*flags, *budget(training)], training.settings.threads, log, lock
-    )
+    code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
     if code:
         raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
     scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
@@ -205,11 +204,12 @@ def timed(training: Training, lock: int) -> dict:
     }  # fmt: skip
 
 
-def environment(settings: Settings) -> dict:
-    """Machine, versions and commit, as the benchmark writes them."""
+def environment(settings: Settings, command: str) -> dict:
+    """Machine, versions and commit, as the benchmark writes them, and how the command allocates memory."""
     import benchmark
 
-    return benchmark.environment(SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu"))
+    asked = SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu")
+    return {**benchmark.environment(asked), "allocator": allocator(command)}
 
 
 def earlier(training: Training) -> Optional[dict]:

@@ -145,6 +145,13 @@ def test_hard_clipping_is_of_elements():
     assert not without.any()
 
 
+def test_hard_clipping_is_of_gradients_without_their_scale():
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    parameter.grad = torch.tensor([100.0, 1.0, -1000.0])
+    optimiser([parameter], clip_value=5.0).step(scale=100.0)
+    torch.testing.assert_close(parameter.detach(), torch.tensor([-0.1, -0.001, 0.5]))
+
+
 # ---- AdaGrad with TensorFlow's start ---------------------------------------------------------------------------------
 
 

@@ -401,3 +401,19 @@ def test_a_real_call_runs_in_the_root_and_is_logged(tmp_path):
     code, said = reproduce_process.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
                                     tmp_path / "a" / "log")  # fmt: skip
     assert code and said == (tmp_path / "a" / "log").read_text() and "nowhere" in said
+
+
+def test_trainings_keep_memory_unless_the_user_says_otherwise(tmp_path, monkeypatch):
+    names = ("THP_MEM_ALLOC_ENABLE", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_MMAP_MAX_", "7")
+    script = tmp_path / "show.py"
+    script.write_text(f"import os; print([os.environ.get(name) for name in {names}])")
+    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "show")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    log = tmp_path / "log"
+    assert reproduce_process.call("train", [], 1, log) == (0, "['1', '7', '8589934592']\n")
+    assert reproduce_process.call(str(script), [], 1, log) == (0, "[None, '7', None]\n")  # a measurement, say
+    assert reproduce_process.allocator("train") == dict(zip(names, ("1", "7", "8589934592")))
+    assert reproduce_process.allocator("eval-lm") == {"MALLOC_MMAP_MAX_": "7"}

@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import reproduce_figures as figures  # noqa: E402
 import reproduce_manifest as manifests  # noqa: E402
 import reproduce_report as report  # noqa: E402
+import reproduce_results  # noqa: E402
 from reproduce_claims import judge  # noqa: E402
 from reproduce_manifest import Refused  # noqa: E402
 
@@ -281,7 +282,7 @@ def test_diverged(manifest, rows):
     assert len(first.get_xdata()) == 0 and len(second.get_xdata()) == 3
 
 
-def test_schedules_in_use(manifest, rows):
+def test_schedules_in_use(manifest, rows, monkeypatch):
     file = result(rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --lr 0.5".split()})
     page = page_of(manifest, rows)
     short = line(page, "a tenth")
@@ -291,6 +292,8 @@ def test_schedules_in_use(manifest, rows):
     assert short[6:] == ["`--sample-break-mode eos`", "a tenth", "1"]
     assert line(page, "30 is ours")[2] == "paper" and "--lr 7" not in page
     assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
+    monkeypatch.setattr(reproduce_results, "SAME_RESULTS", ("--lr",))
+    assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
 
 
 def test_machines(manifest, rows):

@@ -54,8 +54,10 @@ class MaxNormSGD(FairseqOptimizer):
         return {"lr": self.cfg.lr[0], "momentum": self.cfg.momentum, "weight_decay": self.cfg.weight_decay}
 
     def step(self, closure=None, scale=1.0, groups=None):
+        if scale != 1:
+            self.multiply_grads(1 / scale)
         self.clip_elements()
-        super().step(closure, scale, groups)
+        super().step(closure, 1.0, groups)
         self.bound_rows()
 
     @torch.no_grad()
