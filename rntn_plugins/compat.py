@@ -17,9 +17,7 @@ language modelling task, and length bucketing). Only those modules get a numpy t
 alone.
 
 fairseq seeds torch anew before every update, on all kinds of accelerator, there or not: for each that is not, torch
-notes the seed with a trace of the caller, 1 ms in all. And a gradient is scaled where the scale is 1 (one worker,
-``--sentence-avg``, one sentence). Small models at small batches spend a tenth of their time on the two; both are left
-out where they change nothing.
+notes the seed with a trace of the caller, 1 ms in all, a tenth of a small model's update. Only what is there is seeded.
 
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
@@ -127,22 +125,6 @@ def seed_what_is_there() -> None:
     utils.set_torch_seed = set_torch_seed
 
 
-def leave_gradients_scaled_by_one() -> None:
-    from fairseq.optim import FairseqOptimizer
-
-    original = FairseqOptimizer.multiply_grads
-    if hasattr(original, "leaves_one"):
-        return
-
-    @functools.wraps(original)
-    def multiply_grads(self, c):
-        if torch.is_tensor(c) or c != 1:
-            original(self, c)
-
-    multiply_grads.leaves_one = True
-    FairseqOptimizer.multiply_grads = multiply_grads
-
-
 allow_fairseq_checkpoints()
 score_labels_as_labels()
 mend_broadcasts()
@@ -150,4 +132,3 @@ tell_schedules_on_resume()
 restore_numpy_compat()
 seed_what_is_there()
 teach_fairseq()
-leave_gradients_scaled_by_one()

@@ -175,6 +175,23 @@ def test_fairseq_is_taught_once():
     assert not hasattr(known[0].__wrapped__, "knows_rows")
 
 
+def test_gradients_scaled_by_one_are_left(monkeypatch):
+    parameter = torch.nn.Parameter(torch.ones(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+
+    class Optimizer(FairseqOptimizer):
+        params = [parameter]
+
+        def __init__(self):
+            pass
+
+    for scale, expected in ((1, [3, 4]), (0.5, [1.5, 2]), (torch.tensor(2.0), [3, 4])):
+        Optimizer().multiply_grads(scale)
+        assert parameter.grad.tolist() == expected
+    monkeypatch.setattr(Optimizer, "params", None)  # whoever reads it does something
+    Optimizer().multiply_grads(1.0)
+
+
 # ---- data parallel ---------------------------------------------------------------------------------------------------
 
 

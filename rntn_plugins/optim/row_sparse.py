@@ -3,7 +3,8 @@
 Such a gradient is a sparse tensor ``[K, ...]`` with values ``[U, ...]`` for the U rows that occurred; its parameter has
 the attribute ``row_sparse``. torch's SGD and AdaGrad take them, and everything between the backward pass and them is
 taught to here: fairseq's scaling has no effect on sparse gradients (it scales a copy), its clipping takes the norm of
-values that may yet have to be added up, and its data parallel sums dense buffers. No other run is changed.
+values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in one thing:
+gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them.
 """
 
 from __future__ import annotations
@@ -63,9 +64,11 @@ def values_only(parameter) -> SimpleNamespace:
 
 
 def scales_rows(original: Callable) -> Callable:
-    """``FairseqOptimizer.multiply_grads`` for dense and sparse gradients."""
+    """``FairseqOptimizer.multiply_grads`` for dense and sparse gradients, which a scale of 1 leaves alone."""
 
     def multiply_grads(self, c):
+        if not torch.is_tensor(c) and c == 1:
+            return
         found = [(p, row_values(p), p.grad) for p in self.params if is_row_sparse(p)]
         for parameter, values, _ in found:
             values.mul_(c.to(values.device) if torch.is_tensor(c) else c)
