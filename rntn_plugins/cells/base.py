@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rntn_plugins.ops.inputs import Inputs, Rows, expand, project  # noqa: F401  (Rows: for layers and models)
+from rntn_plugins.ops.recurrence import run
 
 ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}
 
@@ -160,10 +161,12 @@ class Cell(nn.Module):
     has_fused = False
     #: whether :meth:`fused` takes inputs as :class:`~rntn_plugins.ops.inputs.Rows` too; not inherited either
     takes_rows = False
+    #: whether :meth:`recur` exists (for these options); not inherited either
+    has_recur = False
 
     def __init_subclass__(cls, **arguments) -> None:
         super().__init_subclass__(**arguments)
-        for name in ("has_fused", "takes_rows"):
+        for name in ("has_fused", "takes_rows", "has_recur"):
             if name not in vars(cls):
                 setattr(cls, name, False)
         if "step" in vars(cls):  # another step remembers otherwise
@@ -178,6 +181,23 @@ class Cell(nn.Module):
 
         Arguments and result as of :meth:`rntn_plugins.layers.recurrent.Recurrent.forward`, T at least 1. The inputs are
         :class:`~rntn_plugins.ops.inputs.Rows` only if :attr:`takes_rows`: see :func:`~rntn_plugins.ops.inputs.project`.
+        """
+        raise NotImplementedError
+
+    def input_weights(self) -> Tuple[Tensor, Optional[Tensor]]:
+        """W ``[D, I]`` and b ``[D]``, or ``None`` for no bias, of a cell that sees its inputs as x Wᵀ + b alone."""
+        raise NotImplementedError
+
+    def recur(
+        self, projected: Tensor, carry: Carry, lengths: Optional[Tensor], run: Callable = run
+    ) -> Tuple[Tensor, Carry]:
+        """What :meth:`fused` does when the inputs are projected.
+
+        Args:
+            projected: x Wᵀ + b of :meth:`input_weights`, ``[T, B, D]``.
+            carry, lengths: as for :meth:`fused`.
+            run: what runs the kernel, called as :func:`rntn_plugins.ops.recurrence.run` is: for networks that find a
+                part of an input only when the step before it is done.
         """
         raise NotImplementedError
 

@@ -47,6 +47,8 @@ class Elman(Cell):
     def build(self) -> None:
         self.input = IdentityOrLinear(self.input_size, self.hidden_size, self.options.identity_input, "elman")
         self.weight_hh = self.matrix(self.hidden_size, self.hidden_size)
+        if self.options.identity_input:
+            self.has_recur = False
 
     def project(self, x, tokens=None):
         return self.input(x)
@@ -55,10 +57,16 @@ class Elman(Cell):
         h = self.activation(projected + F.linear(carry.h, self.weight_hh))
         return h, Hidden(h)
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs, settings = (self.input.fused(x), self.weight_hh), (str(self.options.activation),)
+        return self.recur(self.input.fused(x), carry, lengths)
+
+    def input_weights(self):
+        return self.input.weight, self.input.bias
+
+    def recur(self, projected, carry, lengths, run=run):
+        inputs, settings = (projected, self.weight_hh), (str(self.options.activation),)
         outputs, carry = run(ops.Elman, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)
 
@@ -110,10 +118,15 @@ class SRN(Cell):
     def memory_weights(self):
         return {"matrix": self.weight_cc}
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
 
     def fused(self, x, tokens, carry, lengths):
-        projected = project(x, self.weight_ih, self.bias)
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths)
+
+    def input_weights(self):
+        return self.weight_ih, self.bias
+
+    def recur(self, projected, carry, lengths, run=run):
         inputs, settings = (projected, self.weight_cc), (str(self.options.activation),)
         outputs, carry = run(ops.SRN, settings, inputs, carry, lengths)
         return outputs, LinearState(*carry)

@@ -105,11 +105,17 @@ class ELSTM1(Cell):
     def memory_weights(self):
         return {"scale": self.scale}
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
 
     def fused(self, x, tokens, carry, lengths):
-        steps = x.shape[0]
-        inputs = [project(x, self.weight_ih, self.bias), self.scales(carry.position, steps), self.output_bias]
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths)
+
+    def input_weights(self):
+        return self.weight_ih, self.bias
+
+    def recur(self, projected, carry, lengths, run=run):
+        steps = projected.size(0)
+        inputs = [projected, self.scales(carry.position, steps), self.output_bias]
         if self.weight_hh is not None:
             inputs.append(self.weight_hh)
         outputs, (h, c) = run(ops.ELSTM, (self.forget_gate,), inputs, (carry.h, carry.c), lengths)
@@ -143,5 +149,5 @@ class ELSTM2(ELSTM1):
     """
 
     Options = ELSTM2Options
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
     forget_gate = False

@@ -170,5 +170,6 @@ class LSTMRNTN(WithTensor, PeepholeLSTM):
 
     kernel = lstm_ops.LSTMRNTN
 
-    def tensor_inputs(self, x):
-        return tensor_inputs(x, self.weight_tensor, self.kept)
+    def fused(self, x, tokens, carry, lengths):
+        beside = tensor_inputs(x, self.weight_tensor, self.kept)
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths, beside=beside)

@@ -93,10 +93,16 @@ class GRU(Cell):
     def memory(self, projected, carry):
         return {"kept": kept_of(self.gate_values(projected, carry)[1], self.options.update_gate)}
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh_gates, self.weight_hh)
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths)
+
+    def input_weights(self):
+        return self.weight_ih, self.bias
+
+    def recur(self, projected, carry, lengths, run=run):
+        inputs = (projected, self.weight_hh_gates, self.weight_hh)
         settings = (str(self.options.activation), str(self.options.update_gate))
         outputs, carry = run(ops.GRU, settings, inputs, carry, lengths)
         return outputs, Hidden(*carry)

@@ -91,15 +91,19 @@ class LSTM(Cell):
     def memory(self, projected, carry):
         return {"kept": self.gate_values(projected, carry)[1]}
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
 
     def fused(self, x, tokens, carry, lengths):
         if self.weight_hh is not None and lengths is None and ops.torch_is_quicker(self.weight_hh, *carry):
             outputs, carry = ops.by_torch(expand(x), self.weight_ih, self.weight_hh, self.bias, carry)
             return outputs, HiddenAndCell(*carry)
-        inputs = [project(x, self.weight_ih, self.bias)]
-        if self.weight_hh is not None:
-            inputs.append(self.weight_hh)
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths)
+
+    def input_weights(self):
+        return self.weight_ih, self.bias
+
+    def recur(self, projected, carry, lengths, run=run):
+        inputs = [projected] if self.weight_hh is None else [projected, self.weight_hh]
         outputs, carry = run(ops.LSTM, (), inputs, carry, lengths)
         return outputs, HiddenAndCell(*carry)
 
@@ -187,15 +191,15 @@ class PeepholeLSTM(Cell):
         """The part of ``project``'s result that the gates add: ``[B, 4H]``."""
         return projected
 
-    has_fused = takes_rows = True
+    has_fused = takes_rows = has_recur = True
     kernel = peephole_ops.PeepholeLSTM
+    input_weights = LSTM.input_weights
 
     def fused(self, x, tokens, carry, lengths):
-        inputs = (project(x, self.weight_ih, self.bias), self.weight_hh, self.weight_c, self.weight_co)
-        settings = (self.options.peephole == "full",)
-        outputs, carry = run(self.kernel, settings, [*inputs, *self.tensor_inputs(x)], carry, lengths)
-        return outputs, HiddenAndCell(*carry)
+        return self.recur(project(x, self.weight_ih, self.bias), carry, lengths)
 
-    def tensor_inputs(self, x) -> tuple:
-        """What LSTMRNTN's kernel reads beside."""
-        return ()
+    def recur(self, projected, carry, lengths, run=run, beside=()):
+        """*beside*: what LSTMRNTN's kernel reads too."""
+        inputs = (projected, self.weight_hh, self.weight_c, self.weight_co, *beside)
+        outputs, carry = run(self.kernel, (self.options.peephole == "full",), inputs, carry, lengths)
+        return outputs, HiddenAndCell(*carry)

@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import Carry
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.recurrent import RecurrentStack
+from rntn_plugins.ops import attentive as ops
+from rntn_plugins.ops.inputs import project
+from rntn_plugins.ops.recurrence import run
 
 
 class AttentiveCarry(NamedTuple):
@@ -49,6 +52,8 @@ class Attentive(nn.Module):
         Returns:
             outputs ``[T, B, H + M]``, attention weights ``[T, S, B]`` and the carry after the last step.
         """
+        if self.is_fused(x):
+            return self.fused(x, memory, projected, mask, carry)
         layers, context = carry
         outputs, weights = [], []
         for t in range(x.size(0)):
@@ -58,3 +63,28 @@ class Attentive(nn.Module):
             outputs.append(torch.cat([d[0], context], dim=-1))
             weights.append(a)
         return torch.stack(outputs), torch.stack(weights), AttentiveCarry(layers, context)
+
+    def is_fused(self, x: Tensor) -> bool:
+        """Whether :meth:`fused` takes these inputs: a single layer, of a cell that sees an input as x Wᵀ + b alone."""
+        layer, *others = self.stack.layers
+        return not others and layer.recurrence != "naive" and layer.cell.has_recur and x.size(0) > 1
+
+    def fused(self, x, memory, projected, mask, carry):
+        """All steps by one kernel: only the context's part of an input has to wait for the step before it."""
+        layer, attention = self.stack.layers[0], self.attention
+        weight, bias = layer.cell.input_weights()
+        of_given, of_context = weight.split([x.size(-1), memory.size(-1)], dim=1)
+        beside = [of_context, memory, projected, attention.query_weight, attention.score_weight]
+        if mask is not None:
+            beside.append(mask)
+        context = carry.context
+
+        def run_attentive(kernel, settings, inputs, before, lengths):
+            nonlocal context
+            settings = (kernel, settings, len(inputs))
+            outputs, (*after, context) = run(ops.Attentive, settings, [*inputs, *beside], [*before, context], lengths)
+            return outputs, after
+
+        outputs, after = layer.cell.recur(project(x, of_given, bias), carry.layers[0], None, run_attentive)
+        outputs, weights = outputs.split([outputs.size(-1) - len(memory), len(memory)], dim=-1)
+        return outputs, weights.transpose(1, 2), AttentiveCarry((after,), context)

@@ -76,17 +76,17 @@ class SRN(Kernel):
         self.activate(h.copy_(c[t + 1]))
 
     def start_back(self, needs):
-        self.d_c = slope(self.activation, self.hs)  # slopes, until the loop comes by
-        self.each = self.d_c.unbind(0)
-        self.recur = Factor(self.inputs[1], self.d_c.size(1))
+        self.d_x = slope(self.activation, self.hs)  # slopes, until the loop comes by
+        self.each = self.d_x.unbind(0)
+        self.recur = Factor(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
-        d_c = self.each[t]
+        d_x = self.each[t]
         if d_output is None:
-            d_c.copy_(d_states[0])
+            d_x.copy_(d_states[0])
         else:
-            d_c.mul_(d_output).add_(d_states[0])
-        self.recur.times(d_c, out=d_states[0])
+            d_x.mul_(d_output).add_(d_states[0])
+        self.recur.times(d_x, out=d_states[0])
 
     def finish(self):
-        return self.d_c, product(flat(self.d_c).t(), flat(self.cs[:-1]))
+        return self.d_x, product(flat(self.d_x).t(), flat(self.cs[:-1]))

@@ -133,6 +133,14 @@ class Kernel:
                     self.outputs[t].masked_fill_(ragged.padded(t, self.outputs[t]), 0)
         return final or [state[self.steps].clone() for state in self.states]
 
+    def step_back(self, t: int, d_states: List[Tensor], d_output: Optional[Tensor]) -> None:
+        """:meth:`back` with the gradient of output t where that wants it."""
+        if self.output_is_state and not self.adds_d_output:
+            if d_output is not None:
+                d_states[0].add_(d_output)
+            d_output = None
+        self.back(t, d_states, d_output)
+
     def backward(
         self, d_outputs: Optional[Tensor], d_final: Sequence[Tensor], ragged: Optional[Ragged], needs: Sequence[bool]
     ) -> List[Tensor]:
@@ -146,12 +154,7 @@ class Kernel:
             if ragged is not None and t >= ragged.shortest - 1:
                 for number, d in enumerate(d_final):
                     d_states[number] = torch.where(ragged.ends(t, d), d, d_states[number])
-            if self.output_is_state and not self.adds_d_output:
-                if each[t] is not None:
-                    d_states[0].add_(each[t])
-                self.back(t, d_states, None)
-            else:
-                self.back(t, d_states, each[t])
+            self.step_back(t, d_states, each[t])
         if ragged is not None and ragged.shortest == 0:
             empty = ragged.lengths == 0
             return [torch.where(rows(empty, d), d, d_state) for d, d_state in zip(d_final, d_states)]
