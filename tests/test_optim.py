@@ -1,12 +1,16 @@
 """The schedule and the weight bound that the papers need beyond fairseq's own."""
 
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 
 import pytest
 import torch
+from fairseq.optim import OPTIMIZER_REGISTRY
+from fairseq.utils import eval_str_list
 
+import rntn_plugins  # noqa: F401
 from rntn_plugins.optim.adagrad_tf import AdagradTF, AdagradTFConfig
 from rntn_plugins.optim.max_norm import MaxNormSGD, MaxNormSGDConfig
+from rntn_plugins.optim.one_pass import fits
 from rntn_plugins.optim.validation_ratio import ValidationRatioConfig, ValidationRatioSchedule
 
 
@@ -196,3 +200,91 @@ def test_adagrad_tf_goes_on_from_its_state():
 def test_adagrad_tf_refuses_a_negative_start():
     with pytest.raises(ValueError, match="--initial-accumulator-value -1.0 must be at least 0"):
         AdagradTF(AdagradTFConfig(lr=[0.1], initial_accumulator_value=-1.0), [torch.nn.Parameter(torch.ones(1))])
+
+
+# ---- one pass --------------------------------------------------------------------------------------------------------
+
+BUILT = {  # fairseq's optimiser by its flags, torch's that it stands for, whether one pass gains
+    "sgd": (["--lr", "0.3"], torch.optim.SGD, {}, False),
+    "sgd decay": (["--lr", "0.3", "--weight-decay", "0.1"], torch.optim.SGD, {"weight_decay": 0.1}, True),
+    "sgd momentum": (["--lr", "0.3", "--momentum", "0.9"], torch.optim.SGD, {"momentum": 0.9}, True),
+    "adagrad": (["--lr", "0.3", "--weight-decay", "0.1"], torch.optim.Adagrad, {"weight_decay": 0.1}, True),
+}
+
+
+def built(name: str, parameters):
+    parser = ArgumentParser()
+    parser.add_argument("--lr", type=eval_str_list)
+    kind = OPTIMIZER_REGISTRY[name.split()[0]]
+    kind.add_args(parser)
+    return kind(parser.parse_args(BUILT[name][0]), parameters)
+
+
+def parameters_of(*sizes):
+    torch.manual_seed(1)
+    return [torch.nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in sizes]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_one_pass_is_torchs_step(name):
+    """Whichever parameters have gradients, and whatever their layout."""
+    _, kind, settings, gains = BUILT[name]
+    sizes = [(3, 4), (5,), (2, 2)]
+    ours, theirs = parameters_of(*sizes), parameters_of(*sizes)
+    optimizer, reference = built(name, ours), kind(theirs, lr=0.3, **settings)
+    taken = []
+    for step in range(8):
+        for number, (one, other) in enumerate(zip(ours, theirs)):
+            gradient = torch.randn_like(one)
+            if step in (5, 6) and number == 0:  # as a matrix turned round
+                gradient = torch.randn(4, 3, dtype=torch.float64).t()
+            one.grad = other.grad = None if number == 1 and step in (0, 1, 3) else gradient
+        optimizer.step()
+        reference.step()
+        taken.append(bool(optimizer.param_groups[0]["fused"]))
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    first = "momentum" in name  # there is none of it before a parameter's first step
+    expected = [not first, True, not first, True, True, False, False, True] if gains else [False] * 8
+    assert taken == expected
+
+
+def test_sparse_gradients_and_half_precision_take_torchs_own_step():
+    weight = torch.nn.Parameter(torch.ones(3, 2))
+    optimizer = built("adagrad", [weight])
+    optimizer.param_groups[0]["weight_decay"] = 0
+    weight.grad = torch.sparse_coo_tensor([[1]], [[1.0, -2.0]], (3, 2)).coalesce()
+    optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([[1, 1], [0.7, 1.3], [1, 1]]))
+    half = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+    half.grad = torch.ones_like(half)
+    assert not fits(half) and optimizer.param_groups[0]["fused"] is None
+
+
+def test_a_step_saved_in_one_pass_goes_on_in_several():
+    first, second = parameters_of((2, 3)), parameters_of((2, 3))
+    optimizer, reference = built("sgd momentum", first), built("sgd momentum", second)
+    for step in range(4):
+        if step == 2:
+            state = optimizer.state_dict()
+            optimizer = built("sgd momentum", first)
+            optimizer.load_state_dict(state)
+        first[0].grad = torch.randn(2, 3, dtype=torch.float64)
+        second[0].grad = first[0].grad.clone() if step < 2 else first[0].grad.t().contiguous().t()
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(first, second, atol=1e-12, rtol=0)
+    assert optimizer.param_groups[0]["fused"] and not reference.param_groups[0]["fused"]
+
+
+def test_the_bound_and_the_accumulators_start_are_kept():
+    """Ours take one pass too."""
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    for optimizer in (
+        AdagradTF(AdagradTFConfig(lr=[0.1]), [weight]),
+        MaxNormSGD(MaxNormSGDConfig(lr=[0.1], momentum=0.9, max_norm=1.0), [weight]),
+    ):
+        for _ in range(2):
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+        assert optimizer.optimizer.param_groups[0]["fused"]
+    assert weight.detach().norm(dim=1).max() <= 1 + 1e-6

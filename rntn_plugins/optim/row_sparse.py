@@ -3,8 +3,9 @@
 Such a gradient is a sparse tensor ``[K, ...]`` with values ``[U, ...]`` for the U rows that occurred; its parameter has
 the attribute ``row_sparse``. torch's SGD and AdaGrad take them, and everything between the backward pass and them is
 taught to here: fairseq's scaling has no effect on sparse gradients (it scales a copy), its clipping takes the norm of
-values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in one thing:
-gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them.
+values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in two
+things: gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them,
+and on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from fairseq.distributed import utils as distributed_utils
 from fairseq.models import distributed_fairseq_model
 from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
+
+from rntn_plugins.optim.one_pass import in_one_pass
 
 OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
 DATA_PARALLEL = ("legacy_ddp", "no_c10d")
@@ -177,8 +180,9 @@ def teach(owner, name: str, wrap: Callable) -> None:
 
 
 def teach_fairseq() -> None:
-    """Make fairseq's clipping, scaling, data parallel and trainer know row-sparse gradients."""
+    """Make fairseq's clipping, scaling, data parallel and trainer know row-sparse gradients, and steps be one pass."""
     teach(utils, "clip_grad_norm_", clips_rows)
     teach(FairseqOptimizer, "multiply_grads", scales_rows)
+    teach(FairseqOptimizer, "step", in_one_pass)
     teach(trainer.Trainer, "__init__", checks_run)
     distributed_fairseq_model.LegacyDistributedDataParallel = RowSparseDataParallel
