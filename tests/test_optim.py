@@ -108,6 +108,12 @@ def test_rows_are_bounded_and_biases_are_not():
     torch.testing.assert_close(matrix / matrix.norm(dim=1, keepdim=True), before / before.norm(dim=1, keepdim=True))
 
 
+def test_initial_weights_are_bounded():
+    weight = torch.nn.Parameter(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
+    MaxNormSGD(MaxNormSGDConfig(lr=[0.1], max_norm=1.0), [weight])
+    torch.testing.assert_close(weight.detach(), torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
 def test_without_a_bound_it_is_sgd():
     torch.manual_seed(0)
     ours, theirs = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3, 3))

@@ -27,7 +27,8 @@ class MaxNormSGDConfig(FairseqDataclass):
 @register_optimizer("max_norm_sgd", dataclass=MaxNormSGDConfig)
 class MaxNormSGD(FairseqOptimizer):
     """As fairseq's ``sgd``, every element of a gradient brought to within ± ``--clip-value`` first; then every row of
-    every weight matrix longer than ``--max-norm`` is scaled back to it.
+    every weight matrix longer than ``--max-norm`` is scaled back to it. That holds from the start: initial weights are
+    scaled back too.
 
     H16 bounds the *squared* norm, ‖w‖² ≤ c: give √c. A matrix [out, in] holds a unit's incoming weights in a row; in
     stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. Unlike ``sgd`` it
@@ -48,6 +49,7 @@ class MaxNormSGD(FairseqOptimizer):
             raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
         self.bounded = False  # whether every row is within the bound, but for those that the last step changed
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
+        self.bound_rows()
 
     @property
     def optimizer_config(self) -> dict:
