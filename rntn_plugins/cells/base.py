@@ -161,7 +161,8 @@ class Cell(nn.Module):
     has_fused = False
     #: whether :meth:`fused` takes inputs as :class:`~rntn_plugins.ops.inputs.Rows` too; not inherited either
     takes_rows = False
-    #: whether :meth:`recur` exists (for these options); not inherited either
+    #: whether inputs are seen as x Wᵀ + b of :meth:`input_weights` alone (with these options) and :meth:`recur` goes on
+    #: from there, so that a network can feed a part of them step by step; not inherited either
     has_recur = False
 
     def __init_subclass__(cls, **arguments) -> None:

@@ -9,10 +9,14 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry
 from rntn_plugins.layers.attention import AdditiveAttention
-from rntn_plugins.layers.recurrent import RecurrentStack
+from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.ops import attentive as ops
 from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(module._forward_pre_hooks or module._forward_hooks or module._backward_hooks)
 
 
 class AttentiveCarry(NamedTuple):
@@ -65,9 +69,13 @@ class Attentive(nn.Module):
         return torch.stack(outputs), torch.stack(weights), AttentiveCarry(layers, context)
 
     def is_fused(self, x: Tensor) -> bool:
-        """Whether :meth:`fused` takes these inputs: a single layer, of a cell that sees an input as x Wᵀ + b alone."""
+        """Whether :meth:`fused` takes these inputs: a single layer, of a cell that has ``recur``, and no part of
+        this network changed by a subclass or a hook."""
         layer, *others = self.stack.layers
-        return not others and layer.recurrence != "naive" and layer.cell.has_recur and x.size(0) > 1
+        parts = ((self.stack, RecurrentStack), (layer, Recurrent), (self.attention, AdditiveAttention))
+        if others or not all(type(part) is kind and not has_hooks(part) for part, kind in parts):
+            return False
+        return layer.recurrence != "naive" and layer.cell.has_recur and x.size(0) > 1
 
     def fused(self, x, memory, projected, mask, carry):
         """All steps by one kernel: only the context's part of an input has to wait for the step before it."""

@@ -91,7 +91,7 @@ class Attentive(Kernel):
         self.d_contexts = torch.empty_like(self.contexts[1:])
         self.d_queries = self.v.new_empty(*self.queries.shape[:2], len(self.v))  # of W_q d_t
         self.d_v = torch.zeros_like(self.v)
-        self.d_scores, self.d_pairs = torch.zeros_like(self.weights[0]), torch.zeros_like(self.pairs)
+        self.d_pairs = torch.zeros_like(self.pairs)  # but for v
         self.from_input = Factor(self.of_context, self.memory.size(0))
         self.from_query = Factor(self.of_query, self.memory.size(0))
         projected = product(flat(self.queries), self.of_query.t()).unflatten(0, self.queries.shape[:2])
@@ -115,28 +115,23 @@ class Attentive(Kernel):
         d_states[:] = *d_inner, self.from_input.times(self.inner.d_x[t], out=d_context)
 
     def pairs_back(self, query, d_scores, d_query):
-        """From the gradient of u_t to that of W_q d_t, and to what v and p get of it.
-
-        The slope of tanh is 1 - tanh², and a softmax's d_scores sum to 0: summed over places only the squares stay.
-        """
+        """From the gradient of u_t to that of W_q d_t, and to what v and p get of it."""
         pairs = self.compare(query)
         self.d_v.addmv_(pairs.flatten(0, 1).t(), d_scores.flatten())
-        pairs.mul_(pairs)
-        self.d_scores.add_(d_scores)
-        self.d_pairs.addcmul_(pairs, d_scores.unsqueeze(2), value=-1)
-        torch.bmm(d_scores.unsqueeze(1), pairs, out=d_query.unsqueeze(1))
-        d_query.mul_(self.v).neg_()
+        slopes = pairs.mul_(pairs).neg_().add_(1)
+        self.d_pairs.addcmul_(slopes, d_scores.unsqueeze(2))
+        torch.bmm(d_scores.unsqueeze(1), slopes, out=d_query.unsqueeze(1))
+        d_query.mul_(self.v)
 
     def finish(self):
         d_x, *d_inner = self.inner.finish()
         d_memory = torch.bmm(self.weights.permute(1, 2, 0), self.d_contexts.transpose(0, 1))
-        d_projected = self.d_pairs.add_(self.d_scores.unsqueeze(2)).mul_(self.v)
         return (
             d_x,
             *d_inner,
             product(flat(d_x).t(), flat(self.contexts[:-1])),
             d_memory.transpose(0, 1),
-            d_projected.transpose(0, 1),
+            self.d_pairs.mul_(self.v).transpose(0, 1),
             product(flat(self.d_queries).t(), flat(self.queries)),
             self.d_v,
             *[None] * (len(self.inputs) - self.count - 5),

@@ -416,14 +416,14 @@ class SRN(Twin, elman.SRN):
         kernels.activation(x, self.recur.times(c[t], out=c[t + 1]), h, self.activation, keep_sums=True)
 
     def start_back(self, needs):
-        self.d_c = torch.empty_like(self.hs)
-        self.each = every(self.hs, self.d_c)
-        self.recur = Factor(self.inputs[1], self.d_c.size(1))
+        self.d_x = torch.empty_like(self.hs)
+        self.each = every(self.hs, self.d_x)
+        self.recur = Factor(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
-        h, d_c = self.each[t]
-        kernels.activation_back(d_states[0], d_output, h, d_c, self.activation, linear=True)
-        self.recur.times(d_c, out=d_states[0])
+        h, d_x = self.each[t]
+        kernels.activation_back(d_states[0], d_output, h, d_x, self.activation, linear=True)
+        self.recur.times(d_x, out=d_states[0])
 
 
 #: the twin of every kernel that has one; the others have no chain of small operations that a twin would save

@@ -11,6 +11,7 @@ from rntn_plugins.cells.lstm import LSTM
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.recurrent import RecurrentStack
+from rntn_plugins.ops import inputs, products
 from rntn_plugins.registry import get_cell
 from tests.contract.test_fused import VOCABULARY, same, variants
 
@@ -41,24 +42,25 @@ def make(name, options, shape, layers=1):
     return network
 
 
-def evaluate(network, how, shape, use=(0, 1, 2, 3), run=None):
+def evaluate(network, how, shape, use=(0, 1, 2, 3, 4, 5), run=None):
     """Outputs, weights and final carry, and the gradients of everything for a random function of those in *use*."""
-    steps, places, batch, given, _, width, _, padding = shape
+    steps, places, batch, size, _, width, _, padding = shape
     for layer in network.stack.layers:
         layer.recurrence = how
     random = torch.Generator().manual_seed(2)
 
     def normal(*sizes):
-        return torch.randn(*sizes, generator=random, dtype=torch.float64).requires_grad_()
+        numbers = torch.randn(*sizes, generator=random, dtype=torch.float64)
+        return numbers.to(network.attention.score_weight.dtype).requires_grad_()
 
-    x, memory, context = normal(steps, batch, given), normal(places, batch, width), normal(batch, width)
+    x, memory, context = normal(steps, batch, size), normal(places, batch, width), normal(batch, width)
     before = network.initial_carry(batch, width)
     layers = map_carry(lambda part: normal(*part.shape) if part.is_floating_point() else part + 2, before.layers)
     mask = None if padding is None else torch.arange(places).unsqueeze(1) >= places - torch.tensor(padding)
     tokens = torch.randint(0, len(VOCABULARY.symbols), (steps, batch), generator=random)
     carry = AttentiveCarry(layers, context)
-    inputs = (x, tokens, memory, network.attention.project(memory), mask, carry)
-    outputs, weights, after = network(*inputs) if run is None else run(network, *inputs)
+    given = (x, tokens, memory, network.attention.project(memory), mask, carry)
+    outputs, weights, after = network(*given) if run is None else run(network, *given)
     results = [outputs, weights, *carry_tensors(after)]
     weighed = [torch.randn(part.shape, generator=random, dtype=torch.float64) for part in results]
     chosen = [(a * b).sum() for n, (a, b) in enumerate(zip(results, weighed)) if a.is_floating_point() and n in use]
@@ -79,16 +81,22 @@ def nodes(network, shape):
 
 
 def evaluate_outputs(network, shape):
+    return evaluate_all(network, shape)[0]
+
+
+def evaluate_all(network, shape):
+    """Outputs, weights and the carry's tensors, for other numbers."""
     steps, places, batch, given, _, width, _, _ = shape
     x, memory = torch.randn(steps, batch, given).double(), torch.randn(places, batch, width).double()
     tokens = torch.zeros(steps, batch, dtype=torch.long)
     carry = network.initial_carry(batch, width)
-    return network(x, tokens, memory, network.attention.project(memory), None, carry)[0]
+    *results, after = network(x, tokens, memory, network.attention.project(memory), None, carry)
+    return [*results, *carry_tensors(after)]
 
 
 @pytest.mark.parametrize("name, options", cells())
 def test_same_function_as_the_loop(name, options):
-    for shape, use in zip(SHAPES, [(0, 1, 2, 3, 4), (0,), (1,), (2, 3)]):
+    for shape, use in zip(SHAPES, [(0, 1, 2, 3, 4, 5), (0,), (1,), (2, 3, 5)]):
         network = make(name, options, shape)
         assert "FusedBackward" in nodes(network, shape)
         same(*(evaluate(network, how, shape, use) for how in ("fused", "naive")))
@@ -151,15 +159,52 @@ def test_under_checkpointing():
     same(evaluate(network, "fused", shape), evaluate(network, "fused", shape, run=run))
 
 
-def test_without_gradients_and_under_inference_mode():
+@pytest.mark.parametrize("name, options", cells())
+def test_without_gradients_and_under_inference_mode(name, options):
     shape = SHAPES[0]
-    network = make("lstm", {}, shape)
+    network = make(name, options, shape)
     torch.manual_seed(3)
-    wanted = evaluate_outputs(network, shape)
+    wanted = evaluate_all(network, shape)
     for mode in (torch.no_grad, torch.inference_mode):
         torch.manual_seed(3)
         with mode():
-            torch.testing.assert_close(evaluate_outputs(network, shape), wanted, atol=1e-12, rtol=0)
+            same(evaluate_all(network, shape), wanted, tolerance=1e-12)
+
+
+@pytest.mark.parametrize("name, options", cells())
+def test_by_onednn(name, options, monkeypatch):
+    """Float32, with every product left to oneDNN."""
+    if not products.by_onednn(torch.ones(1)):
+        pytest.skip("torch has no oneDNN here")
+    for module, limit in ((products, "SMALL"), (products, "SMALL_WORK"), (products, "TURNED_WORK"),
+                          (inputs, "SMALL_WORK")):  # fmt: skip
+        monkeypatch.setattr(module, limit, 0)
+    shape = SHAPES[1]
+    network = make(name, options, shape)
+    wanted = evaluate(network, "naive", shape)
+    found = evaluate(network.float(), "fused", shape)
+    same([part.double() if part.is_floating_point() else part for part in found], wanted, tolerance=1e-4)
+
+
+def test_changed_parts_and_hooks_go_by_the_loop():
+    class Scaled(AdditiveAttention):
+        def scores(self, query, projected, mask=None):
+            return 2 * super().scores(query, projected, mask)
+
+    class Halved(RecurrentStack):
+        def forward(self, *inputs):
+            y, carry = super().forward(*inputs)
+            return y / 2, carry
+
+    shape = SHAPES[0]
+    for part, kind in (("attention", Scaled), ("stack", Halved)):
+        network = make("lstm", {}, shape)
+        getattr(network, part).__class__ = kind
+        same(*(evaluate(network, how, shape) for how in ("auto", "naive")))
+    network, calls = make("lstm", {}, shape), []
+    network.attention.register_forward_hook(lambda *_: calls.append(1))
+    evaluate(network, "auto", shape)
+    assert len(calls) == shape[0]
 
 
 def test_backward_twice_and_gradcheck():
