@@ -44,7 +44,7 @@ def choose(optimizer: Optimizer) -> None:
     if type(optimizer) in KINDS:
         for group in optimizer.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            fused = all(map(fits, parameters)) and gains(optimizer, group, parameters)
+            fused = gains(optimizer, group, parameters) and all(map(fits, parameters))
             group["fused"] = True if fused else None
 
 
