@@ -99,6 +99,7 @@ class ByRow:
     def add(self, t: int, h: Tensor, out: Tensor) -> None:
         if t % self.block == 0:
             part = self.x[t : t + self.block]
+            self.ready = None  # its memory is for the next
             self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])
             if self.slices is not None:
                 self.slices[t : t + self.block] = self.ready
@@ -114,7 +115,7 @@ class ByRow:
         """Of a block of x W's lines at a time: its gradient h d, and with that those of x and W."""
         left, right, out = self.tensor.shape
         x, h, d_outs = flat(self.x), flat(hs), flat(d_outs).unsqueeze(1)
-        d_x, d_tensor, turned = torch.zeros_like(x), torch.empty_like(self.tensor), x.t().contiguous()
+        d_x, d_tensor, turned = torch.zeros_like(x), scratch(self.tensor, left, right, out), x.t().contiguous()
         block = max(1, min(right, CACHED // max(1, len(x) * out)))
         memory = x.new_empty(len(x) * block * out)
         for first in range(0, right, block):

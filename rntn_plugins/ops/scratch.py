@@ -15,7 +15,7 @@ from typing import List
 import torch
 from torch import Tensor
 
-SMALL = 2**25  # bytes up to which the allocator keeps memory by itself
+SMALL = 2**25  # bytes below which the allocator may keep memory by itself
 PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 
 _free: List[mmap.mmap] = []  # anybody may append at any time, a finalizer in the midst of anything
@@ -26,7 +26,7 @@ def scratch(like: Tensor, *shape: int) -> Tensor:
     """``like.new_empty(*shape)``; on a CPU, if large, in memory that becomes free for the next call as soon as no
     tensor uses it any more. There is never more of it than was once in use at the same time. It cannot be resized."""
     size = math.prod(shape) * like.element_size()
-    if like.device.type != "cpu" or size <= SMALL or not size:
+    if like.device.type != "cpu" or size < SMALL or not size:
         return like.new_empty(*shape)
     memory = _take(size)
     lease = memoryview(memory)[:size]
