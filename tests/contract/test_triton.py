@@ -98,14 +98,15 @@ def test_more_columns_than_a_block_has(name, monkeypatch):
     same(*both(layer_of(name, 2, 5, options), 2, 2, None, "both"))
 
 
-def test_every_kernel_but_the_higher_order_ones_has_a_twin():
+def test_every_kernel_has_a_twin_but_the_higher_order_ones_and_that_with_attention():
     bare = {
         kernel
         for kernel in recurrence.Kernel.__subclasses__() + [sub for kernel in recurrence.Kernel.__subclasses__()
                                                             for sub in kernel.__subclasses__()]
         if kernel.__module__.startswith("rntn_plugins.ops.") and ".triton_" not in kernel.__module__
     }  # fmt: skip
-    assert {kernel.__name__ for kernel in bare - set(triton_cells.TWINS)} == {"HORNN", "MaxHORNN", "GatedHORNN"}
+    without = {kernel.__name__ for kernel in bare - set(triton_cells.TWINS)}
+    assert without == {"HORNN", "MaxHORNN", "GatedHORNN", "Attentive"}
     layer = layer_of("hornn", 2, 3)
     same(*both(layer, 3, 2, None, "both"))  # by its fused kernel
 
