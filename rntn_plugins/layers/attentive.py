@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import NamedTuple, Optional, Tuple
 
 import torch
@@ -12,7 +13,8 @@ from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.ops import attentive as ops
 from rntn_plugins.ops.inputs import project
-from rntn_plugins.ops.recurrence import run
+from rntn_plugins.ops.recurrence import run, taken
+from rntn_plugins.ops.triton_choice import by_triton
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -89,10 +91,11 @@ class Attentive(nn.Module):
 
         def run_attentive(kernel, settings, inputs, before, lengths):
             nonlocal context
-            settings = (kernel, settings, len(inputs))
+            settings = (taken(kernel, x.device), settings, len(inputs))
             outputs, (*after, context) = run(ops.Attentive, settings, [*inputs, *beside], [*before, context], lengths)
             return outputs, after
 
-        outputs, after = layer.cell.recur(project(x, of_given, bias), carry.layers[0], None, run_attentive)
+        with by_triton() if layer.recurrence == "triton" else nullcontext():
+            outputs, after = layer.cell.recur(project(x, of_given, bias), carry.layers[0], None, run_attentive)
         outputs, weights = outputs.split([outputs.size(-1) - len(memory), len(memory)], dim=-1)
         return outputs, weights.transpose(1, 2), AttentiveCarry((after,), context)

@@ -48,7 +48,8 @@ class Attentive(Kernel):
 
     def forward(self, carry, ragged, keep):
         assert ragged is None, "rows of different lengths"
-        final = super().forward(carry, ragged, keep)
+        with torch.cuda.device_of(carry[0]):  # for an RNN by Triton
+            final = super().forward(carry, ragged, keep)
         self.outputs = torch.cat([self.queries, self.contexts[1:], self.weights], dim=-1)
         return final
 
@@ -82,6 +83,10 @@ class Attentive(Kernel):
     def compare(self, query):
         """tanh(p_j + q) of all places: ``[B, A] -> [B, S, A]``, into :attr:`pairs`."""
         return torch.add(self.projected, query.unsqueeze(1), out=self.pairs).tanh_()
+
+    def backward(self, d_outputs, d_final, ragged, needs):
+        with torch.cuda.device_of(d_final[0]):
+            return super().backward(d_outputs, [d.contiguous() for d in d_final], ragged, needs)
 
     def start_back(self, needs):
         self.give_inner(None)

@@ -258,6 +258,12 @@ def taking(choose: Choice) -> Iterator[None]:
         _choice.reset(token)
 
 
+def taken(kernel: Type[Kernel], device: torch.device) -> Type[Kernel]:
+    """The kernel that :func:`run` takes for one here."""
+    choose = _choice.get()
+    return kernel if choose is None else choose(kernel, device)
+
+
 def others_are_taken() -> bool:
     """Whether this is within :func:`taking`."""
     return _choice.get() is not None
@@ -293,9 +299,7 @@ def run(
         tensors = [tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor for tensor in tensors]
         with torch.autocast(device, enabled=False):
             return run(kernel, settings, tensors[: len(inputs)], tensors[len(inputs) :], lengths)
-    choose = _choice.get()
-    if choose is not None:
-        kernel = choose(kernel, inputs[0].device)
+    kernel = taken(kernel, inputs[0].device)
     keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
     outputs, *final = Fused.apply(kernel, settings, lengths, keep, len(inputs), *tensors)
     return outputs, final

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from test_fused import VOCABULARY, same, variants
 from torch.utils.checkpoint import checkpoint
 
 from rntn_plugins import build_cell, cell_names
@@ -13,7 +14,6 @@ from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.ops import inputs, products
 from rntn_plugins.registry import get_cell
-from tests.contract.test_fused import VOCABULARY, same, variants
 
 SHAPES = [  # T, S, B, I, H, M, A, padding of the memory's rows
     (5, 6, 3, 4, 7, 5, 3, None),
@@ -51,18 +51,19 @@ def evaluate(network, how, shape, use=(0, 1, 2, 3, 4, 5), run=None):
 
     def normal(*sizes):
         numbers = torch.randn(*sizes, generator=random, dtype=torch.float64)
-        return numbers.to(network.attention.score_weight.dtype).requires_grad_()
+        return numbers.to(network.attention.score_weight).requires_grad_()
 
     x, memory, context = normal(steps, batch, size), normal(places, batch, width), normal(batch, width)
     before = network.initial_carry(batch, width)
     layers = map_carry(lambda part: normal(*part.shape) if part.is_floating_point() else part + 2, before.layers)
     mask = None if padding is None else torch.arange(places).unsqueeze(1) >= places - torch.tensor(padding)
     tokens = torch.randint(0, len(VOCABULARY.symbols), (steps, batch), generator=random)
+    mask, tokens = (part if part is None else part.to(x.device) for part in (mask, tokens))
     carry = AttentiveCarry(layers, context)
     given = (x, tokens, memory, network.attention.project(memory), mask, carry)
     outputs, weights, after = network(*given) if run is None else run(network, *given)
     results = [outputs, weights, *carry_tensors(after)]
-    weighed = [torch.randn(part.shape, generator=random, dtype=torch.float64) for part in results]
+    weighed = [torch.randn(part.shape, generator=random, dtype=torch.float64).to(x.device) for part in results]
     chosen = [(a * b).sum() for n, (a, b) in enumerate(zip(results, weighed)) if a.is_floating_point() and n in use]
     floats = [part for part in carry_tensors(carry) if part.is_floating_point()]
     leaves = [x, memory, *floats, *network.parameters()]
