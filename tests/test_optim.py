@@ -1,4 +1,4 @@
-"""The schedule and the weight bound that the papers need beyond fairseq's own."""
+"""The schedule and the optimisers that the papers need beyond fairseq's own, and steps in one pass."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -112,6 +112,16 @@ def test_initial_weights_are_bounded():
     weight = torch.nn.Parameter(torch.tensor([[3.0, 4.0], [0.3, 0.4]]))
     MaxNormSGD(MaxNormSGDConfig(lr=[0.1], max_norm=1.0), [weight])
     torch.testing.assert_close(weight.detach(), torch.tensor([[0.6, 0.8], [0.3, 0.4]]))
+
+
+def test_weights_of_a_checkpoint_are_bounded_in_rows_that_do_not_occur_too():
+    """They come when the optimiser is there already."""
+    weight = torch.nn.Parameter(torch.ones(2, 2))
+    optimizer = MaxNormSGD(MaxNormSGDConfig(lr=[0.1], max_norm=1.0), [weight])
+    weight.data.fill_(5.0)
+    weight.grad = torch.sparse_coo_tensor([[1]], [[0.0, 0.0]], (2, 2)).coalesce()
+    optimizer.step()
+    torch.testing.assert_close(weight.detach().norm(dim=1), torch.ones(2))
 
 
 def test_without_a_bound_it_is_sgd():

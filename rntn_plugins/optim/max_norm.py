@@ -50,6 +50,7 @@ class MaxNormSGD(FairseqOptimizer):
         self.bounded = False  # whether every row is within the bound, but for those that the last step changed
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
         self.bound_rows()
+        self.bounded = False  # the rows of a checkpoint may come yet
 
     @property
     def optimizer_config(self) -> dict:

@@ -258,7 +258,7 @@ def test_errors(monkeypatch):
 
 
 def test_triton_is_imported_when_it_is_asked_for():
-    """By two files, and these by a function alone."""
+    """By :mod:`rntn_plugins.ops.triton_choice`, which layers import, in a function."""
     package = Path(rntn_plugins.__file__).parent
     allowed = ("rntn_plugins.ops.triton_choice import by_triton", "check_triton")
     for file in package.rglob("*.py"):
