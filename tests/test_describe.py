@@ -1,17 +1,17 @@
 """scripts/describe.py lists what fairseq-train takes."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+from commands import forked  # noqa: E402
 
 
 def describe(*args, code=0) -> str:
-    command = [sys.executable, str(ROOT / "scripts" / "describe.py"), *args]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert result.returncode == code, result.stderr
-    return result.stdout + result.stderr
+    result, output = forked(ROOT / "scripts" / "describe.py", *args, cwd=ROOT)
+    assert result == code, output
+    return output
 
 
 def test_all_architectures():

@@ -79,7 +79,7 @@ worse = "one"
 
 def call_forked(command, flags, threads, log, lock=None):
     """In place of a new interpreter for every command."""
-    code, said = commands.forked(command, *flags, stdin="", cwd=ROOT)
+    code, said = commands.forked(command, *flags, cwd=ROOT)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a") as out:
         out.write(said)

@@ -120,11 +120,14 @@ def corpus(tmp_path_factory):
     """A binarised text with something to learn: four sentences over and over."""
     folder = tmp_path_factory.mktemp("corpus")
     lines = ["the cat sat on the mat", "a dog saw the cat", "the dog ran", "a cat ran on the mat and sat"]
+    sys.path.insert(0, str(ROOT / "tests" / "cli"))
+    from commands import fairseq
+
     prefixes = []
     for split, times in (("train", 40), ("valid", 3), ("test", 2)):
         (folder / f"{split}.txt").write_text("".join(line + "\n" for line in lines * times))
         prefixes += [f"--{split}pref", folder / f"{split}.txt"]
-    run("-m", "fairseq_cli.preprocess", "--only-source", "--padding-factor", 1, "--destdir", folder / "bin", *prefixes)
+    fairseq("preprocess", "--only-source", "--padding-factor", 1, "--destdir", folder / "bin", *prefixes)
     return folder / "bin"
 
 

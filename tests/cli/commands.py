@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,37 +39,62 @@ def command(name: str, *args) -> list:
     return [sys.executable, "-m", MODULES[name], *map(str, args)]
 
 
-#: these start processes that import the main module again, find their configuration beside it, or log elsewhere if
-#: fairseq is imported first
-NOT_FORKED = ("hydra-train", "interactive", "--distributed-world-size", "--nprocs-per-node")
-
-
 @functools.cache
 def forking() -> subprocess.Popen:
     """The process that runs commands (see ``forking.py``), one for each process of tests."""
     process = subprocess.Popen(
-        [sys.executable, Path(__file__).with_name("forking.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True, env=environment(),
+        [sys.executable, Path(__file__).with_name("forking.py"), USER_DIR[1]], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(),
     )  # fmt: skip
     atexit.register(process.kill)
     return process
 
 
-def forked(name: str, *args, stdin: str, cwd) -> tuple:
-    """Exit code and output of a command that need not import fairseq first."""
+def ask(**wanted) -> int:
+    print(json.dumps(wanted), file=forking().stdin, flush=True)
+    return int(forking().stdout.readline())
+
+
+def together(name: str, *runs, stdin: str = "", cwd=None) -> list:
+    """Exit code and output of a command (see ``MODULES``) or script, run side by side with each of these arguments."""
     with tempfile.TemporaryDirectory() as folder:
-        files = {part: str(Path(folder) / part) for part in ("stdin", "stdout", "stderr")}
-        for part, file in files.items():
-            Path(file).write_text(stdin or "" if part == "stdin" else "", encoding="utf-8")
-        wanted = {"module": MODULES[name], "arguments": [*map(str, args)], "folder": str(cwd or Path.cwd()), **files}
-        print(json.dumps(wanted), file=forking().stdin, flush=True)
-        code = int(forking().stdout.readline())
-        return code, "".join(Path(files[part]).read_text(encoding="utf-8") for part in ("stdout", "stderr"))
+        started = []
+        for number, arguments in enumerate(runs):
+            files = {part: str(Path(folder) / f"{part}{number}") for part in ("stdin", "stdout", "stderr")}
+            for part, file in files.items():
+                Path(file).write_text(stdin or "" if part == "stdin" else "", encoding="utf-8")
+            program = {"program": str(MODULES.get(name, name)), "arguments": [*map(str, arguments)]}
+            started.append((ask(**program, folder=str(cwd or Path.cwd()), **files), files))
+        codes = [ask(wait=process) for process, _ in started]
+        said = ["".join(Path(f[part]).read_text(encoding="utf-8") for part in ("stdout", "stderr")) for _, f in started]
+        return list(zip(codes, said))
 
 
-def fairseq(name: str, *args, fails: bool = False, stdin: str = None, cwd=None) -> str:
-    """Run ``fairseq-<name>``; its output. Fails the test unless the command succeeds (or *fails*, if that is due)."""
-    if {name, *map(str, args)} & {*NOT_FORKED}:
+def forked(name: str, *args, stdin: str = "", cwd=None) -> tuple:
+    """Exit code and output of a command or script that need not import torch, fairseq and the package first."""
+    return together(name, args, stdin=stdin, cwd=cwd)[0]
+
+
+def two_workers(data, *options) -> str:
+    """What the first of two data-parallel ``fairseq-train`` prints."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = (
+        data, *options, "--distributed-backend", "gloo", "--distributed-no-spawn", "--distributed-world-size", 2,
+        "--distributed-init-method", f"tcp://127.0.0.1:{port}", "--device-id", 0, "--ddp-backend", "legacy_ddp",
+    )  # fmt: skip
+    workers = together("train", *((*shared, "--distributed-rank", rank) for rank in (0, 1)))
+    assert [code for code, _ in workers] == [0, 0], workers[0][1][-3000:] + workers[1][1][-3000:]
+    return workers[0][1]
+
+
+def fairseq(name: str, *args, fails: bool = False, stdin: str = None, cwd=None, alone: bool = False) -> str:
+    """Run ``fairseq-<name>``; its output. Fails the test unless the command succeeds (or *fails*, if that is due).
+
+    *alone*: as a user starts it, with nothing imported (that changes where fairseq logs).
+    """
+    if alone or name == "hydra-train":  # which looks for its configuration beside the main module
         result = subprocess.run(
             command(name, *args), input=stdin, capture_output=True, text=True, env=environment(), cwd=cwd, timeout=300
         )

@@ -1,9 +1,12 @@
-"""Runs fairseq's commands, each in a process of its own that need not import fairseq first: ``python forking.py``.
+"""Runs commands, each in a process of its own that need not import torch, fairseq and the package first:
+``python forking.py``.
 
-It reads one JSON object a line (``module``, ``arguments``, ``folder``, and the files ``stdin``, ``stdout``, ``stderr``)
-and answers with the exit code. The package under test is not imported here: that a command does itself.
+It reads one JSON object a line. A command (``program``: a module or a script's path; ``arguments``, ``folder``, and
+the files ``stdin``, ``stdout``, ``stderr``) it starts and answers with the process's number; ``{"wait": number}`` it
+answers with that process's exit code.
 """
 
+import argparse
 import json
 import logging
 import os
@@ -11,21 +14,28 @@ import runpy
 import signal
 import sys
 import traceback
+from pathlib import Path
 
 import fairseq.options
 import fairseq.sequence_generator
 import fairseq.tasks
-import fairseq.trainer  # noqa: F401
+import fairseq.trainer
+import fairseq.utils
+import torch._dynamo  # noqa: F401 (the first optimiser imports it)
 
 LONGEST = 300  # seconds
 
 
-def run(module: str, arguments: list) -> int:
-    """As ``python -m module arguments``."""
+def run(program: str, arguments: list) -> int:
+    """As ``python -m program arguments``, or ``python program arguments`` for a script."""
     logging.root.handlers.clear()  # importing fairseq left one; its commands set up their own
-    sys.argv = [module, *arguments]
+    sys.argv = [program, *arguments]
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if program.endswith(".py"):
+            sys.path.insert(0, str(Path(program).parent))
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as end:
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
@@ -42,7 +52,7 @@ def child(wanted: dict) -> None:
     for number, (name, how) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))):
         os.dup2(os.open(wanted[name], how), number)
     sys.stdin = open(0, encoding="utf-8", closefd=False)
-    code = run(wanted["module"], wanted["arguments"])
+    code = run(wanted["program"], wanted["arguments"])
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -50,11 +60,16 @@ def child(wanted: dict) -> None:
 
 def serve() -> None:
     for line in sys.stdin:
+        wanted = json.loads(line)
+        if "wait" in wanted:
+            print(os.waitstatus_to_exitcode(os.waitpid(wanted["wait"], 0)[1]), flush=True)
+            continue
         number = os.fork()
         if not number:
-            child(json.loads(line))
-        print(os.waitstatus_to_exitcode(os.waitpid(number, 0)[1]), flush=True)
+            child(wanted)
+        print(number, flush=True)
 
 
 if __name__ == "__main__":
+    fairseq.utils.import_user_module(argparse.Namespace(user_dir=sys.argv[1]))
     serve()

