@@ -93,17 +93,19 @@ class ByRow:
         """Sets on *kernel* what the backward pass reads: ``slices`` ``[T, B, J, H]``."""
         steps, batch = self.x.shape[:2]
         self.block = min(steps, max(1, BLOCK // max(1, batch * self.tensor[0].numel())))
-        self.matrix = self.tensor.flatten(1)
+        self.matrix, self.after = self.tensor.flatten(1), 0
         self.slices = kernel.slices = scratch(self.x, steps, batch, *self.tensor.shape[1:]) if keep else None
 
     def add(self, t: int, h: Tensor, out: Tensor) -> None:
-        if t % self.block == 0:
-            part = self.x[t : t + self.block]
+        if t == self.after:
+            # the first window is the longest: the others find room where it was, though small things lie there too
+            self.first, self.after = t, t + self.block + (t == 0)
+            part = self.x[t : self.after]
             self.ready = None  # its memory is for the next
             self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])
             if self.slices is not None:
-                self.slices[t : t + self.block] = self.ready
-        out.unsqueeze(1).baddbmm_(h.unsqueeze(1), self.ready[t % self.block])
+                self.slices[t : self.after] = self.ready
+        out.unsqueeze(1).baddbmm_(h.unsqueeze(1), self.ready[t - self.first])
 
     def start_back(self, kernel: Kernel) -> None:
         self.slices = kernel.slices.unbind(0)
