@@ -20,7 +20,7 @@ from rntn_plugins.ops.scratch import scratch
 
 SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
 CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
-BLOCK = 7_000_000  # numbers of x W that are computed at a time
+BLOCK = 7_000_000  # numbers of x W that are computed at a time, but for one step more at first
 KEPT = 2**28  # bytes of x W that may be kept for the backward pass
 MANY = 4, 64  # times as many inputs as rows in a step, and inputs: where by row beats by state (measured)
 VERY_MANY = 8  # or so many times as many, whatever their number
@@ -99,7 +99,7 @@ class ByRow:
     def add(self, t: int, h: Tensor, out: Tensor) -> None:
         if t == self.after:
             # the first window is the longest: the others find room where it was, though small things lie there too
-            self.first, self.after = t, t + self.block + (t == 0)
+            self.first, self.after = t, t + self.block + (t == 0 and self.block > 1)
             part = self.x[t : self.after]
             self.ready = None  # its memory is for the next
             self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,6 +136,21 @@ def test_ways_of_the_tensor_product(name, way, monkeypatch):
         for _ in range(2):
             same(*(evaluate(layer, how, steps, batch, lengths, "both") for how in ("fused", "naive")))
     assert taken == [way] * 6
+
+
+@pytest.mark.parametrize("block, windows", [(1, [1] * 5), (2, [3, 2]), (4, [5]), (9, [5])])
+def test_windows_of_the_tensor_product(block, windows, monkeypatch):
+    """The first is a step longer than the others; where one step is large already, it is not two."""
+    rows, product = [], bilinear.product
+    monkeypatch.setattr(bilinear, "product", lambda a, b: rows.append(len(a)) or product(a, b))
+    monkeypatch.setattr(bilinear, "BLOCK", block * 3 * 4**2)
+    by_row = bilinear.ByRow(torch.randn(5, 3, 2), torch.randn(2, 4, 4))
+    by_row.start(SimpleNamespace(), keep=False)
+    h, out = torch.randn(5, 3, 4), torch.zeros(5, 3, 4)
+    for t in range(5):
+        by_row.add(t, h[t], out[t])
+    assert rows == [3 * steps for steps in windows]
+    torch.testing.assert_close(out, torch.einsum("tbi,ijk,tbj->tbk", by_row.x, by_row.tensor, h))
 
 
 @pytest.mark.parametrize("name", cell_names())
