@@ -73,8 +73,9 @@ class Training:
     # ---- commands ----------------------------------------------------------------------------------------------------
 
     def common(self) -> List[str]:
-        """One process wherever it runs: more would make larger batches than the row's."""
-        device = [] if self.settings.cuda else ["--cpu"]
+        """One process wherever it runs: more would make larger batches than the row's. On a CPU none to load the
+        data either, which are in memory: handing over a batch costs more than making it."""
+        device = [] if self.settings.cuda else ["--cpu", "--num-workers", "0"]
         return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, "--distributed-world-size", "1", *device]
 
     def train_flags(self) -> List[str]:
