@@ -21,7 +21,7 @@ import reproduce_results
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
 from reproduce_process import allocator, alone, call, relative
-from reproduce_training import Settings, Training
+from reproduce_training import ON_CPU, Settings, Training
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -78,7 +78,7 @@ def begun(training: Training, flags: List[str], log: Path) -> str:
     Raises:
         Refused: it was begun with other flags (the data may lie elsewhere, and the device differ).
     """
-    kept, wanted = training.folder / "flags.json", [flag for flag in flags[1:] if flag != "--cpu"]
+    kept, wanted = training.folder / "flags.json", [flag for flag in flags[1:] if flag not in ON_CPU]
     if not (training.folder / LAST).is_file():
         if log.is_file():
             os.replace(log, log.with_suffix(".old.log"))
