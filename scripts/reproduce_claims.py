@@ -1,7 +1,7 @@
-"""Whether the papers' claims hold: the first of two runs has the better number.
+"""Whether the papers' claims hold: the first of two runs has the better number, or one near the second's.
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
-(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them.
+(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them, or one is no training.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     if first.metric != second.metric:
         raise Refused(f"claim {claim['text']!r}: one run has {first.metric!r}, the other {second.metric!r}")
     pairs = compared(manifest, results, claim)
+    scored = (claim["evaluate"], ())
     if not pairs:
-        shown = [results.shown(claim[name]) for name in ("better", "worse")]
+        shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
         return Judged(claim, *shown, None, f"open: {why_open(claim, *shown)}")
-    better, worse = (measured([side[seed] for seed in sorted(side)]) for side in by_seed(pairs))
-    lower, tolerant = METRICS[first.metric][1], any(sign in claim["text"] for sign in ("<=", ">=", "≤", "≥"))
-    holds = beats(better.mean, worse.mean, lower, tolerant)
-    held = sum(beats(one.value(), other.value(), lower, tolerant) for one, other in pairs)
+    sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
+    better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
+    holds = agrees(claim, better.mean, worse.mean, METRICS[first.metric][1])
+    held = sum(
+        agrees(claim, one.value(claim["evaluate"]), other.value(), METRICS[first.metric][1]) for one, other in pairs
+    )
     return Judged(claim, better, worse, holds, in_words(pairs, holds, held))
 
 
@@ -56,8 +59,8 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     """The pairs that may be compared: of equal seeds if there are such; all of the kind and share of the best pair."""
     found = []
     for kind in KINDS:
-        sides = [[each for each in results.of(claim[name], kind) if each.value() is not None]
-                 for name in ("better", "worse")]  # fmt: skip
+        sides = [[each for each in results.of(claim[name], kind) if each.value(flags) is not None]
+                 for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
         found += [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
     found = [pair for pair in found if pair[0].seed == pair[1].seed] or found
     best = max(found, key=lambda pair: min(map(rank, pair)), default=None)
@@ -69,6 +72,8 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     if near(one.epochs, other.epochs):
         return True
     lengths = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
+    if any(length.script for length in lengths):  # a model of counts, which has no epochs
+        return one.kind == "paper" and one.complete and other.complete
     same = len({(length.epochs, length.updates) for length in lengths}) == 1
     return ruled(one, other) and (one.kind == "paper" or same)
 
@@ -77,11 +82,16 @@ def by_seed(pairs: List[Pair]) -> List[Dict[int, Result]]:
     return [{result.seed: result for result in side} for side in zip(*pairs)]
 
 
-def beats(one: float, other: float, lower: bool, tolerant: bool) -> bool:
-    """Whether *one* is the better number; *tolerant*: or almost equal."""
-    if tolerant and abs(one - other) <= EQUAL * abs(other):
+def agrees(claim: Dict[str, Any], one: float, other: float, lower: bool) -> bool:
+    """Whether two numbers are as the claim says: *one* better, or near *other* where it says so.
+
+    Args:
+        lower: whether the lower number is the better.
+    """
+    tolerance = claim.get("within", EQUAL if any(sign in claim["text"] for sign in ("<=", ">=", "≤", "≥")) else None)
+    if tolerance is not None and abs(one - other) <= tolerance * abs(other):
         return True
-    return one < other if lower else one > other
+    return "within" not in claim and (one < other if lower else one > other)
 
 
 def in_words(pairs: List[Pair], holds: bool, held: int) -> str:

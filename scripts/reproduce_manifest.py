@@ -40,7 +40,10 @@ A file describes one recipe::
     # kind = "sweep"; x = "K"; series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
 
     [[claims]]                                    # what a paper says of two runs: the first has the better number
-    paper = "T16"; text = "GRURNTN < GRU"; better = "gru-rntn-256"; worse = "gru-860"
+    paper = "T16"; where = "§V-B, Table II"       # where the paper says it
+    text = "GRURNTN < GRU"; better = "gru-rntn-256"; worse = "gru-860"
+    evaluate = ""                                 # flags of the first one's scoring alone, as of a row
+    within = 0.02                                 # the two are near each other instead: at most 2 % of the second apart
 
 Names of runs are unique in all files. A figure or claim may name runs of other recipes' files.
 """
@@ -65,7 +68,7 @@ METRICS = {
 }
 
 
-CLAIM = ("paper", "text", "better", "worse")
+CLAIM = ("paper", "where", "text", "better", "worse")
 
 
 class Refused(Exception):
@@ -240,9 +243,10 @@ def add(manifest: Manifest, file: Path) -> None:
         read_figure(figure)
         manifest.figures.append(figure)
     for claim in given.pop("claims", []):
-        known(claim, *CLAIM)
+        known(claim, *CLAIM, "evaluate", "within")
         complete(claim, *CLAIM)
-        manifest.claims.append(claim)
+        above_zero(claim, "within")
+        manifest.claims.append({**claim, "evaluate": words(claim.get("evaluate", ""))})
     above_zero(given, "tokens")
     known(given, "data", "task", "command", "tokens")
 

@@ -24,7 +24,7 @@ PAPERS = {
     "T16": "Tjandra et al. 2016, Gated Recurrent Neural Tensor Network",
     "S18": "Salle and Villavicencio 2018, Restricted Recurrent Neural Tensor Networks",
     "E18": "Su et al. 2018, Dependent Bidirectional RNN with Extended-LSTM",
-    "H16": "Soltani 2016, Higher Order Recurrent Neural Networks",
+    "H16": "Soltani 2016, Higher Order Recurrent Neural Network for Language Modeling",
 }
 HEAD = """# The papers' tables, run again
 
@@ -43,8 +43,11 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them; and of the same seeds where there are such. A claim with ≤ also holds
-where the two are equal within 0.5 %. *Open*: not measured, or never trained alike."""
+end where a rule of stopping ended one of them or one is a model of counts; and of the same seeds where there are such.
+A claim with ≤ or ≥ also holds where the two are equal within 0.5 %; the others are of any difference, however small:
+with one seed it may be chance. Scored is the checkpoint that validates best, which may be of an earlier epoch.
+*Where*: the place in the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured,
+or never trained alike."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -124,17 +127,20 @@ def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> s
     for paper in papers(manifest):
         rows = [row for row in manifest.rows if row.paper == paper]
         verdicts = [each.holds for each in judged if each.claim["paper"] == paper]
-        lines.append([paper, *counted(results, rows), *(verdicts.count(what) for what in (True, False, None))])
+        lines.append(
+            [paper, *counted(manifest, results, rows), *(verdicts.count(what) for what in (True, False, None))]
+        )
     if len(lines) > 1:
         lines.append(["all", *(sum(column) for column in list(zip(*lines))[1:])])
-    head = ["paper", "rows", "measured", "by the full schedule", "claims that hold", "do not hold", "open"]
+    head = ["paper", "rows", "measured", "trained by the full schedule", "claims that hold", "do not hold", "open"]
     return tables.markdown(head, [[str(cell) for cell in line] for line in lines])
 
 
-def counted(results: Results, rows: Sequence[Row]) -> List[int]:
-    """All rows, those measured, those measured by the paper's whole schedule."""
-    found = [results.shown(row.run, row.evaluate) for row in rows]
-    return [len(rows), sum(each is not None for each in found), sum(each is not None and each.full for each in found)]
+def counted(manifest: Manifest, results: Results, rows: Sequence[Row]) -> List[int]:
+    """All rows, those measured, those of models trained by the paper's whole schedule."""
+    found = [(manifest.runs[row.run].schedule, results.shown(row.run, row.evaluate)) for row in rows]
+    trained = [each for schedule, each in found if each and schedule.metric != "seconds" and not schedule.script]
+    return [len(rows), sum(each is not None for _, each in found), sum(each.full for each in trained)]
 
 
 def papers(manifest: Manifest) -> List[str]:

@@ -64,7 +64,9 @@ class Result:
         command = self.data.get("commands", {}).get("train", [])
         if not command or self.metric == "seconds":
             return []
-        wanted = merged(merged(("--arch", run.arch), run.schedule.of(self.kind).train), run.flags)
+        schedule = run.schedule.of(self.kind)
+        arch = () if schedule.script else ("--arch", run.arch)
+        wanted = merged(merged(arch, schedule.train), run.flags)
         had = grouped(command)
         return [flag for flag in grouped(wanted) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 

@@ -119,8 +119,10 @@ def claims_table(judged: Sequence[Judged]) -> str:
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
         said = [f"`{run}` {ours(found, claim_decimals(found))} ({share(found)})" for run, found in sides if found]
-        rows.append([each.claim["paper"], each.claim["text"], "; ".join(said), each.said])
-    return markdown(["paper", "claim", "ours", "verdict"], rows)
+        flags = each.claim["evaluate"]
+        claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
+        rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])
+    return markdown(["paper", "where", "claim", "ours", "verdict"], rows)
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------

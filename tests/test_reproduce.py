@@ -71,6 +71,7 @@ kind = "curves"
 runs = ["two"]
 [[claims]]
 paper = "P"
+where = "Table 1"
 text = "GRU < Elman"
 better = "two"
 worse = "one"

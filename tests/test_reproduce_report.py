@@ -42,7 +42,19 @@ train = "--lr 7"
 metric = "bpc"
 epochs = 2
 
+[schedules.counts]
+script = "scripts/kneser_ney.py"
+train = "--order 5"
+metric = "ppl"
+epochs = 1
+[schedules.counts.short]
+epochs = 1
+
 RUNS
+[[runs]]
+id = "counts"
+arch = "kneser_ney_lm"
+schedule = "counts"
 [[runs]]
 id = "time-lstm"
 arch = "lstm_lm"
@@ -134,14 +146,30 @@ runs = ["chars"]
 
 [[claims]]
 paper = "T16"
+where = "Table 1"
 text = "GRURNTN < GRU"
 better = "rntn"
 worse = "gru"
 [[claims]]
 paper = "T16"
+where = "Table 1"
 text = "LSTM <= GRU"
 better = "lstm"
 worse = "gru"
+[[claims]]
+paper = "T16"
+where = "§V"
+text = "LSTM near GRU: within 3 %"
+better = "lstm"
+worse = "gru"
+evaluate = "--beam 1"
+within = 0.03
+[[claims]]
+paper = "T16"
+where = "§V"
+text = "GRU < N-gram"
+better = "gru"
+worse = "counts"
 """
 NAMES = ("gru", "rntn", "lstm", "plain", "other")
 RUNS = "".join(f'[[runs]]\nid = "{name}"\narch = "{name}_lm"\nschedule = "t16"\n' for name in NAMES)
@@ -216,7 +244,7 @@ def test_nothing_measured(manifest, rows):
     assert line(page, "LSTMRNN") == cells
     assert line(page, "PPL, order 3") == ["GRU", "PPL, order 3", "`other_lm`", *[""] * 7]
     assert "Nothing has been measured yet." in page and "![" not in page
-    assert line(page, "| all |") == ["all", "6", "0", "0", "0", "0", "2"]
+    assert line(page, "| all |") == ["all", "6", "0", "0", "0", "0", "4"]
     assert "Figures not measured: Figure 9 (validation), Figure 10 (training)." in page
 
 
@@ -296,6 +324,19 @@ def test_schedules_in_use(manifest, rows, monkeypatch):
     assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
 
 
+def test_what_is_no_training_is_not_held_against_one(manifest, rows):
+    """A model of counts has no --arch; neither it nor a measurement of time is a model trained by a full schedule."""
+    command = "python scripts/kneser_ney.py x --order 5".split()
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0, commands={"train": command})
+    page = page_of(manifest, rows)
+    assert "was trained without" not in page
+    row = manifests.Row("T16", "Table II", "N-gram", "test PPL", 141, "counts")
+    results = report.Results(rows)
+    assert report.counted(manifest, results, [row, *manifest.rows]) == [7, 1, 0]
+    result(rows, "gru", 97.0, "paper", epochs=30.0)
+    assert report.counted(manifest, report.Results(rows), [row, *manifest.rows]) == [7, 3, 2]
+
+
 def test_machines(manifest, rows):
     result(rows, "gru", 110.0)
     result(rows, "gru", 110.0, seed=2, modified=True)
@@ -327,13 +368,15 @@ def test_claims_of_paired_seeds(manifest, rows):
 
 def test_claims_table(manifest, rows):
     result(rows, "rntn", 100.0)
-    assert line(page_of(manifest, rows), "GRURNTN < GRU")[2:] == [
-        "`rntn` 100.00 (10 %, short, 3 epochs)", "open: `gru` not measured"
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[1:] == [
+        "Table 1", "GRURNTN < GRU", "`rntn` 100.00 (10 %, short, 3 epochs)", "open: `gru` not measured"
     ]  # fmt: skip
     result(rows, "gru", 110.0)
-    assert line(page_of(manifest, rows), "GRURNTN < GRU")[2:] == [
-        "`rntn` 100.00 (10 %, short, 3 epochs); `gru` 110.00 (10 %, short, 3 epochs)", "holds, 1 of 1 seed"
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[1:] == [
+        "Table 1", "GRURNTN < GRU",
+        "`rntn` 100.00 (10 %, short, 3 epochs); `gru` 110.00 (10 %, short, 3 epochs)", "holds, 1 of 1 seed",
     ]  # fmt: skip
+    assert line(page_of(manifest, rows), "within")[1:3] == ["§V", "LSTM near GRU: within 3 % (scored with `--beam 1`)"]
 
 
 def test_unlike_trainings_are_not_compared(manifest, rows):
@@ -375,6 +418,30 @@ def test_almost_equal(manifest, rows, value, holds):
     result(rows, "lstm", value)
     result(rows, "rntn", 110.0)
     assert verdict(manifest, rows, 1).holds is holds and verdict(manifest, rows, 0).holds is False
+
+
+@pytest.mark.parametrize("value, holds", [(113.2, True), (106.8, True), (113.4, False), (106.6, False)])
+def test_near(manifest, rows, value, holds):
+    """Both ways, and by the scoring that the claim names."""
+    result(rows, "gru", 110.0)
+    result(rows, "lstm", 90.0)
+    assert verdict(manifest, rows, 2).said == "open: `lstm` not measured"
+    result(rows, "lstm", 90.0, test={"": {"ppl": 90.0}, "--beam 1": {"ppl": value}})
+    judged = verdict(manifest, rows, 2)
+    assert (judged.holds, judged.better.mean, judged.worse.mean) == (holds, value, 110.0)
+
+
+def test_counts_are_compared_with_whole_trainings(manifest, rows):
+    result(rows, "counts", 141.0, "paper", epochs=1.0)
+    result(rows, "gru", 120.0)
+    assert verdict(manifest, rows, 3).said == "open: never trained alike"
+    result(rows, "gru", 120.0, "paper", epochs=9.0, **partial())
+    assert verdict(manifest, rows, 3).holds is None
+    result(rows, "gru", 97.0, "paper", epochs=30.0)
+    assert verdict(manifest, rows, 3).holds is True
+    result(rows, "counts", 141.0, "short", epochs=1.0)
+    result(rows, "gru", 150.0, "short", epochs=3.0)
+    assert verdict(manifest, rows, 3).better.mean == 97.0
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ S18_SIMPLE = {
     "init": "normal", "init_scale": 0.001,
 }  # fmt: skip
 # S18 §4, gated networks: embeddings of 650, dropout on all non-recurrent connections, U(-0.05, 0.05). The rate is
-# that of the medium model of Zaremba et al. 2014, whose parameters S18 follows.
+# that of the simple networks ("the same as above"), and of the medium model of Zaremba et al. 2014.
 S18_GATED = {"embed_dim": 650, "dropout": 0.5, "init": "uniform", "init_scale": 0.05}
 
 # H16 §6.1: no dropout, N(0, 0.1); sigmoid (ReLU is the other reading: --activation relu).
