@@ -43,7 +43,8 @@ A file describes one recipe::
     paper = "T16"; where = "§V-B, Table II"       # where the paper says it
     text = "GRURNTN < GRU"; better = "gru-rntn-256"; worse = "gru-860"
     evaluate = ""                                 # flags of the first one's scoring alone, as of a row
-    within = 0.02                                 # the two are near each other instead: at most 2 % of the second apart
+    within = 0.02                                 # with <= or >= in the text: or worse by at most 2 % of the second;
+                                                  # without a sign: the two are at most that far apart
 
 Names of runs are unique in all files. A figure or claim may name runs of other recipes' files.
 """
@@ -69,6 +70,7 @@ METRICS = {
 
 
 CLAIM = ("paper", "where", "text", "better", "worse")
+OR_EQUAL = ("<=", ">=", "≤", "≥")
 
 
 class Refused(Exception):
@@ -243,9 +245,7 @@ def add(manifest: Manifest, file: Path) -> None:
         read_figure(figure)
         manifest.figures.append(figure)
     for claim in given.pop("claims", []):
-        known(claim, *CLAIM, "evaluate", "within")
-        complete(claim, *CLAIM)
-        above_zero(claim, "within")
+        read_claim(claim)
         manifest.claims.append({**claim, "evaluate": words(claim.get("evaluate", ""))})
     above_zero(given, "tokens")
     known(given, "data", "task", "command", "tokens")
@@ -265,6 +265,22 @@ def read_figure(figure: dict) -> None:
                 raise ValueError(f"the points of figure {figure['id']!r} must be [x, run] each")
     else:
         raise ValueError(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
+
+
+def read_claim(claim: dict) -> None:
+    """Check that it is complete and does not contradict itself."""
+    known(claim, *CLAIM, "evaluate", "within")
+    complete(claim, *CLAIM)
+    for name in (*CLAIM, "evaluate"):
+        if not isinstance(claim.get(name, ""), str) or (name in CLAIM and not claim[name]):
+            raise ValueError(f"{name} = {claim[name]!r} of a claim must be some text")
+    text, within = claim["text"], claim.get("within")
+    if claim["better"] == claim["worse"]:
+        raise ValueError(f"claim {text!r} compares {claim['better']!r} with itself")
+    if within is not None and not (type(within) is float and 0 < within < 1):
+        raise ValueError(f"within = {within!r} of claim {text!r} must be a share between 0 and 1, as 0.02 for 2 %")
+    if within is not None and re.search(r"[<>](?!=)", text):
+        raise ValueError(f"claim {text!r}: a sign without = leaves nothing to within")
 
 
 def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
@@ -341,3 +357,6 @@ def check(manifest: Manifest) -> None:
         for name in ("better", "worse"):
             if claim[name] not in manifest.runs:
                 raise Refused(f"claim {claim['text']!r}: unknown run {claim[name]!r}")
+        if claim["evaluate"] not in manifest.evaluations(claim["better"]):
+            flags = " ".join(claim["evaluate"])
+            raise Refused(f"claim {claim['text']!r}: no row has {claim['better']!r} scored with {flags}")

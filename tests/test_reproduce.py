@@ -385,6 +385,16 @@ def test_flags_replace_those_of_the_same_name():
     (('id = "f"', 'id = "../f"'), "'../f' is no name"),
     (('runs = ["two"]', ""), "'runs' is missing"),
     (('better = "two"', ""), "'better' is missing"),
+    (('where = "Table 1"', ""), "'where' is missing"),
+    (('where = "Table 1"', "where = 1"), "where = 1 of a claim must be some text"),
+    (('better = "two"', 'better = ["two"]'), "better = .* must be some text"),
+    (('text = "GRU < Elman"', 'text = ""'), "text = '' of a claim must be some text"),
+    (('better = "two"', 'better = "one"'), "compares 'one' with itself"),
+    (('text = "GRU < Elman"', 'text = "GRU near Elman"\nwithin = 2'), "within = 2 of claim .* must be a share"),
+    (('text = "GRU < Elman"', 'text = "GRU near Elman"\nwithin = inf'), "within = inf"),
+    (('better = "two"', 'better = "two"\nwithin = 0.02'), "a sign without = leaves nothing"),
+    (('better = "two"', 'better = "two"\nevaluate = 5'), "evaluate = 5 of a claim must be some text"),
+    (('better = "two"', 'better = "two"\nevaluate = "--beam 9"'), "no row has 'two' scored with --beam 9"),
 ])  # fmt: skip
 def test_bad_manifests(tmp_path, change, message):
     (tmp_path / "tiny").mkdir()
