@@ -65,11 +65,11 @@ PRINTED = {
     ("E18", "Table 6", "Seq2seq", "ELSTM-II"): 48.73,
     ("E18", "Table 6", "Bi-attention", "GRU"): 61.29,
 }
-#: numbers of each table that are of a model of ours
+#: numbers of each table that are of a model of ours; the DBRNN's twice in Table 6, by two readings of how it pools
 SIZES = {
     ("T16", "Table I"): 4, ("T16", "Table II"): 4 + 1, ("S18", "Table 1"): 12 + 6, ("H16", "Table 6.2"): 4 * 3,
     ("H16", "Table 6.3"): 6, ("H16", "Table 6.4"): 6 + 1, ("H16", "Table 6.5"): 6, ("E18", "Table 3"): 6 * 3,
-    ("E18", "Table 4"): 6 * 4, ("E18", "Table 5"): 6 * 3, ("E18", "Table 6"): 6 * 4 + 1,
+    ("E18", "Table 4"): 6 * 4, ("E18", "Table 5"): 6 * 3, ("E18", "Table 6"): 6 * 4 + 1 + 8,
 }  # fmt: skip
 
 
