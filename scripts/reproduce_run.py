@@ -53,7 +53,9 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     program = command.removeprefix("fairseq-")
     where = environment(training.settings, program)
     before = begun(training, flags, log)
-    code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
+    code, said = 0, ""
+    if not whole_already(training):
+        code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
     if code:
         raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
     scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
@@ -96,6 +98,13 @@ def begun(training: Training, flags: List[str], log: Path) -> str:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{GOES_ON}{saved(training.folder)[0]}\n")
     return log.read_text(encoding="utf-8", errors="replace")
+
+
+def whole_already(training: Training) -> bool:
+    """Whether all updates of the schedule are made, and only the scoring is missing. fairseq-train notices that after
+    an update: it would make one more (the end of epochs it notices before)."""
+    updates = training.schedule.updates
+    return bool(updates) and not training.schedule.script and saved(training.folder)[0] >= updates
 
 
 def budget(training: Training) -> List[str]:

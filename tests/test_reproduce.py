@@ -244,6 +244,25 @@ def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
     assert "updates; run it again to go on" in said and "1 begun" in said
 
 
+def test_a_whole_training_is_scored_without_an_update_more(place, corpus, monkeypatch):
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(rows.read_text().replace("epochs = 2\n", "updates = 7\n"))
+    called = []
+
+    def call(command, *given, **named):
+        called.append(command)
+        if called == ["train", "eval-lm"]:
+            raise KeyboardInterrupt
+        return call_forked(command, *given, **named)
+
+    monkeypatch.setattr(reproduce_run, "call", call)
+    run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]
+    assert reproduce.main(run) == 130 and reproduce.main(run) == 0
+    assert called == ["train", "eval-lm", "eval-lm", "eval-lm"]
+    found = result(place, "one.short.seed1")
+    assert found["updates"] == 7 and found["complete"] and found["stopped"] == "schedule" and found["of_schedule"] == 1
+
+
 def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
     run = ["run", "one", "--data", f"tiny={corpus}", "--budget", "0.01s"]
     assert reproduce.main(run) == 0
