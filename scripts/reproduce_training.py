@@ -11,7 +11,7 @@ from reproduce_process import relative
 
 BEST = "checkpoint_best.pt"
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
-#: sentence take 1.3 times as long).
+#: sentence take 1.25 times as long, see docs/performance.md).
 ON_CPU = ("--cpu", "--num-workers=0")
 
 
