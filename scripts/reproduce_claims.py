@@ -71,7 +71,7 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
 
 def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     """Whether two results of the same kind of schedule show which model is better."""
-    if counted(manifest, one, other):  # its epoch is none of training
+    if of_counts(manifest, one, other):  # its epoch is none of training
         return one.kind == "paper" and one.complete and other.complete
     if near(one.epochs, other.epochs):
         return True
@@ -80,14 +80,14 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     return ruled(one, other) and (one.kind == "paper" or same)
 
 
-def counted(manifest: Manifest, *sides: Result) -> bool:
+def of_counts(manifest: Manifest, *sides: Result) -> bool:
     """Whether one is a model of counts, which is made without training and without chance."""
     return any(manifest.runs[each.run].schedule.script for each in sides)
 
 
 def same_seed(manifest: Manifest, one: Result, other: Result) -> bool:
     """Whether nothing but the models differ; a model of counts is the same with every seed."""
-    return one.seed == other.seed or counted(manifest, one, other)
+    return one.seed == other.seed or of_counts(manifest, one, other)
 
 
 def by_seed(pairs: List[Pair]) -> List[Dict[int, Result]]:

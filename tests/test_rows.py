@@ -25,16 +25,8 @@ PARSERS = {
 }
 #: what the runner adds to the flags of training
 ADDED = (
-    "--user-dir",
-    "--task",
-    "--arch",
-    "--cpu",
-    "--num-workers",
-    "--seed",
-    "--save-dir",
-    "--max-epoch",
-    "--max-update",
-)
+    "--user-dir", "--task", "--arch", "--cpu", "--num-workers", "--seed", "--save-dir", "--max-epoch", "--max-update"
+)  # fmt: skip
 
 # Typed from the papers, not from the files: (paper, table, row, column): number
 PRINTED = {
@@ -112,8 +104,6 @@ def printed(run, evaluate=()):
 def test_claims_hold_for_the_papers_own_numbers(claim):
     better, worse = MANIFEST.runs[claim["better"]], MANIFEST.runs[claim["worse"]]
     assert better.schedule == worse.schedule or worse.schedule.script, "trained alike"
-    assert not claim["evaluate"] or any((row.run, row.evaluate) == (better.id, claim["evaluate"])
-                                        for row in MANIFEST.rows), "scored so for a row"  # fmt: skip
     numbers = printed(better.id, claim["evaluate"]), printed(worse.id)
     lower = manifests.METRICS[better.schedule.metric][1]
     signs = (" < ", " <= ") if lower else (" > ", " >= ")
