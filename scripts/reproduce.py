@@ -28,9 +28,10 @@ from typing import List, Optional
 
 import reproduce_manifest as manifests
 from reproduce_logs import curve
-from reproduce_manifest import METRICS, Manifest, Refused
+from reproduce_manifest import KINDS, METRICS, Manifest, Refused
 from reproduce_process import relative, stop_all, take_gpu
 from reproduce_run import carry_out, earlier
+from reproduce_tables import length
 from reproduce_training import Settings, Training
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -157,10 +158,8 @@ def show(manifest: Manifest, args) -> int:
     chosen = manifest.select(args.names) if args.names else list(manifest.runs.values())
     for training in chosen:
         schedule = training.schedule
-        length = f"{schedule.updates:,} updates" if schedule.updates else f"{schedule.epochs:g} epochs"
-        short = schedule.short and (f"{schedule.short.updates:,} updates" if schedule.short.updates else
-                                    f"{schedule.short.epochs:g} epochs")  # fmt: skip
-        print(f"{training.id}  ({training.arch}; {schedule.data}; {length}{f', short {short}' if short else ''})")
+        lengths = [f"{f'{kind} ' * (kind != 'paper')}{length(schedule.of(kind))}" for kind in schedule.kinds]
+        print(f"{training.id}  ({training.arch}; {schedule.data}; {', '.join(lengths)})")
         for row in manifest.rows:
             if row.run == training.id:
                 number = "no number" if row.published is None else f"{row.published:g}"
@@ -170,13 +169,11 @@ def show(manifest: Manifest, args) -> int:
 
 def status(manifest: Manifest, args) -> int:
     chosen = manifest.select(args.names) if args.names else list(manifest.runs.values())
-    settings = {kind: Settings(kind, {}, None, 1, False) for kind in ("paper", "short")}
+    settings = {kind: Settings(kind, {}, None, 1, False) for kind in KINDS}
     counts = dict.fromkeys(("complete", "partial", "begun", "damaged", "not run"), 0)
     for each in chosen:
         lines = []
-        for kind in settings:
-            if kind == "short" and each.schedule.short is None:
-                continue
+        for kind in each.schedule.kinds:
             for seed in seeds_of(each, kind, settings[kind]):
                 training = Training(each, seed, settings[kind])
                 what, said = state(training)
@@ -233,7 +230,7 @@ def parse(arguments: Optional[List[str]]):
         each.add_argument("names", nargs=wanted, metavar="NAME", help="a run, a paper, or a table or figure of one")
     states.add_argument("--all", action="store_true", help="what was not run as well")
     for flag, settings in {
-        "--schedule": {"choices": ("paper", "short"), "default": "paper",
+        "--schedule": {"choices": KINDS, "default": "paper",
                        "help": "the paper's, or a shortened one, alike for all rows compared (default: paper)"},
         "--budget": {"type": seconds, "metavar": "TIME",
                      "help": "training time of each, from now: 90s, 30m, 1.5h (default: to the schedule's end)"},

@@ -10,8 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple
 
-from reproduce_manifest import METRICS, OR_EQUAL, Manifest, Refused
-from reproduce_results import KINDS, Measured, Result, Results, alike, measured, near, rank, ruled
+from reproduce_manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused
+from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled
 
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
 Pair = Tuple[Result, Result]

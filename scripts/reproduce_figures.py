@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import ROOT, Manifest, runs_of
-from reproduce_results import KINDS, Measured, Results, measured, rank
+from reproduce_manifest import KINDS, ROOT, Manifest, runs_of
+from reproduce_results import Measured, Results, measured, rank
 
 FOLDER = Path("results") / "figures"
 NAMES = {
@@ -89,7 +89,7 @@ def subject(figure: Dict[str, Any]) -> str:
 def budget(manifest: Manifest, drawing: Drawing) -> str:
     """``short schedule, 3 of 30 epochs``; a range where the runs differ."""
     all_measured = drawing.drawn.values()
-    name = "the paper's schedule" if drawing.kind == "paper" else "short schedule"
+    name = "the paper's schedule" if drawing.kind == "paper" else f"{drawing.kind} schedule"
     if drawing.metric == "seconds":
         return "timed side by side"
     if all(each.full for each in all_measured):

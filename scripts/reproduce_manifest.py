@@ -19,6 +19,7 @@ A file describes one recipe::
     drop = "--lr-ratio --stop-after"              # flags of those above that it goes without, values and all
     train = "--lr 0.05"                           # flags that are added, or take the place of those above
     epochs = 4
+    [schedules.t16.medium]                        # one between the two, in the same way
 
     [[runs]]                                      # a training
     id = "gru-860"
@@ -54,7 +55,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -69,6 +70,8 @@ METRICS = {
 }
 
 
+#: of a schedule's forms: the paper's, and two that are shorter
+KINDS = ("paper", "medium", "short")
 CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
 
@@ -79,7 +82,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a paper trains and scores; ``short`` is the schedule's own shorter form, if there is one."""
+    """How a paper trains and scores; ``medium`` and ``short`` are the schedule's own shorter forms, where there are."""
 
     name: str
     recipe: str
@@ -94,18 +97,23 @@ class Schedule:
     because: str
     tokens: int = 0
     script: str = ""
+    medium: Optional[Schedule] = None
     short: Optional[Schedule] = None
+
+    @property
+    def kinds(self) -> List[str]:
+        """Those of ``KINDS`` that it has."""
+        return [kind for kind in KINDS if kind == "paper" or getattr(self, kind)]
 
     def of(self, kind: str) -> Schedule:
         """
         Raises:
-            Refused: it has no short form.
+            Refused: it has no such form.
         """
-        if kind == "paper":
-            return self
-        if self.short is None:
-            raise Refused(f"{self.recipe}: schedule {self.name!r} has no shorter form: leave --schedule short out")
-        return self.short
+        if kind not in self.kinds:
+            others = " or ".join(f"--schedule {each}" for each in self.kinds)
+            raise Refused(f"{self.recipe}: schedule {self.name!r} has no {kind} form: {others}")
+        return self if kind == "paper" else getattr(self, kind)
 
     def share(self, epochs: float, updates: int) -> float:
         """The share of this schedule that so much training is."""
@@ -285,9 +293,9 @@ def read_claim(claim: dict) -> None:
 
 def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
     settings = dict(settings)
-    short = settings.pop("short", None)
+    shorter = {kind: settings.pop(kind) for kind in KINDS if kind in settings}
     known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "tokens", "script")
-    for form in (settings, short or {}):
+    for form in (settings, *shorter.values()):
         above_zero(form, "epochs", "updates", "tokens")
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
@@ -299,20 +307,22 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
         " ".join(settings.get("because", "").split()),
         settings.get("tokens", 0 if "data" in settings else common.get("tokens", 0)), settings.get("script", ""),
     )  # fmt: skip
-    if short is None:
-        return full
-    known(short, "drop", "train", "epochs", "updates", "because")
-    dropped = words(short.get("drop", ""))
+    return replace(full, **{kind: shortened(full, kind, form) for kind, form in shorter.items()})
+
+
+def shortened(full: Schedule, kind: str, form: dict) -> Schedule:
+    """A shorter form of a schedule."""
+    known(form, "drop", "train", "epochs", "updates", "because")
+    what = f"the {kind} form of schedule {full.name!r}"
+    dropped = words(form.get("drop", ""))
     for flag in dropped:
         if flag not in full.train:
-            raise ValueError(f"the short form of schedule {name!r} drops {flag}, which the schedule has not")
-    shorter = {
-        "train": merged(without(full.train, dropped), words(short.get("train", ""))), "epochs": short.get("epochs"),
-        "updates": short.get("updates"), "because": " ".join(short.get("because", "").split()),
-    }  # fmt: skip
-    if (shorter["epochs"] is None) == (shorter["updates"] is None):
-        raise ValueError(f"the short form of schedule {name!r} needs one of epochs and updates")
-    return Schedule(**{**vars(full), "short": Schedule(**{**vars(full), **shorter})})
+            raise ValueError(f"{what} drops {flag}, which the schedule has not")
+    epochs, updates = form.get("epochs"), form.get("updates")
+    if (epochs is None) == (updates is None):
+        raise ValueError(f"{what} needs one of epochs and updates")
+    train = merged(without(full.train, dropped), words(form.get("train", "")))
+    return replace(full, train=train, epochs=epochs, updates=updates, because=" ".join(form.get("because", "").split()))
 
 
 def complete(entry: dict, *names: str) -> None:

@@ -1,7 +1,7 @@
 """Results that scripts/reproduce.py wrote: reading them, and which of them stand for a run.
 
-A result is ``results/rows/<run>.<paper|short>.seed<N>.json``. Its *kind* is ``paper`` (the paper's schedule) or
-``short`` (the shorter form in ``tasks/*/rows.toml``), its *share* how much of the paper's schedule was trained, 0 to 1.
+A result is ``results/rows/<run>.<paper|medium|short>.seed<N>.json``. Its *kind* is ``paper`` (the paper's schedule) or
+that of a shorter form in ``tasks/*/rows.toml``, its *share* how much of the paper's schedule was trained, 0 to 1.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import METRICS, ROOT, Manifest, Refused, Run, is_flag, merged
+from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, is_flag, merged
 
 ROWS = ROOT / "results" / "rows"
-KINDS = ("paper", "short")
 #: flags that leave a training what it is
 SAME_RESULTS = ("--batch-size-valid",)
 
@@ -122,7 +121,7 @@ class Results:
     def check(self, manifest: Manifest) -> None:
         """
         Raises:
-            Refused: a result of a run that the manifest has not, or has with another metric or no shorter schedule.
+            Refused: a result of a run that the manifest has not, or has with another metric, or not in this kind.
         """
         for result in self.all:
             run = manifest.runs.get(result.run)
@@ -130,8 +129,8 @@ class Results:
                 raise Refused(f"{result.file}: unknown run {result.run!r}: no tasks/*/rows.toml has it")
             if run.schedule.metric != result.metric:
                 raise Refused(f"{result.file}: metric {result.metric!r}, but {run.id!r} has {run.schedule.metric!r}")
-            if result.kind == "short" and run.schedule.short is None:
-                raise Refused(f"{result.file}: the schedule of {run.id!r} has no shorter form in tasks/*/rows.toml")
+            if result.kind not in run.schedule.kinds:
+                raise Refused(f"{result.file}: the schedule of {run.id!r} has no {result.kind} form")
 
     def of(self, run: str, kind: Optional[str] = None) -> List[Result]:
         return [each for each in self.all if each.run == run and kind in (None, each.kind)]

@@ -10,8 +10,8 @@ from typing import Dict, List, Sequence
 
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
-from reproduce_manifest import Manifest, Row, Schedule
-from reproduce_results import KINDS, Measured, Result, Results, grouped
+from reproduce_manifest import KINDS, Manifest, Row, Schedule
+from reproduce_results import Measured, Result, Results, grouped
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -143,11 +143,11 @@ def length(schedule: Schedule) -> str:
 
 
 def schedules_table(manifest: Manifest, results: Results) -> str:
-    """The paper's form of every schedule in use, and the shorter one if that is."""
+    """The paper's form of every schedule in use, and the shorter ones that are."""
     rows = []
     for schedule, counts in used(manifest, results).items():
         for kind in KINDS:
-            if kind == "paper" or counts["short"]:
+            if kind == "paper" or counts[kind]:
                 form = schedule.of(kind)
                 rows.append([
                     schedule.recipe, schedule.name, kind, length(form), code(form.train), changes(schedule, form),
@@ -158,7 +158,7 @@ def schedules_table(manifest: Manifest, results: Results) -> str:
 
 
 def changes(schedule: Schedule, form: Schedule) -> str:
-    """What the shorter form has beside the paper's flags, and goes without."""
+    """What a shorter form has beside the paper's flags, and goes without."""
     before, after = grouped(schedule.train), grouped(form.train)
     more = code([flag for flag in after if flag not in before])
     less = code([flag for flag in before if flag not in after])

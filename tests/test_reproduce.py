@@ -204,6 +204,14 @@ def test_damaged_files(place, corpus, capsys):
     assert reproduce.main(run) == 1 and "checkpoint_last.pt is damaged" in capsys.readouterr().out
 
 
+def test_a_form_of_the_schedule_that_is_not_there(place, corpus, capsys):
+    assert reproduce.main(["list", "one"]) == 0
+    assert "(elman_lm; tiny; 8 epochs, short 2 epochs)" in capsys.readouterr().out
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "medium"]) == 2
+    assert "'sgd' has no medium form: --schedule paper or --schedule short" in capsys.readouterr().err
+    assert not (place / "runs").exists()
+
+
 def test_another_corpus_is_refused(place, corpus, capsys):
     rows = place / "tasks" / "tiny" / "rows.toml"
     rows.write_text("tokens = 99\n" + rows.read_text())

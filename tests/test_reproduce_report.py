@@ -31,6 +31,9 @@ drop = "--lr-ratio"
 train = "--lr 0.05"
 epochs = 3
 because = "a tenth"
+[schedules.t16.medium]
+epochs = 9
+because = "three tenths"
 
 [schedules.time]
 train = "reference"
@@ -317,6 +320,22 @@ def test_diverged(manifest, rows):
     assert len(first.get_xdata()) == 0 and len(second.get_xdata()) == 3
 
 
+def test_medium_schedules(manifest, rows):
+    """A row shows what is trained further; a claim compares what both have; a figure draws what most have."""
+    for run, value in (("gru", 110.0), ("rntn", 115.0)):
+        result(rows, run, value)
+    result(rows, "rntn", 95.0, "medium", epochs=9.0)
+    page = page_of(manifest, rows)
+    shown = "[medium, 1](results/rows/rntn.medium.seed1.json)"
+    assert "30 %, medium, 9 epochs" in line(page, shown) and "three tenths" in page
+    assert verdict(manifest, rows).holds is False
+    assert drawn(manifest, rows, 0)[1].get_title().endswith("(short schedule, 3 of 30 epochs)")
+    result(rows, "gru", 97.0, "medium", epochs=9.0)
+    said = verdict(manifest, rows)
+    assert said.holds is True and (said.better.kind, said.worse.kind) == ("medium", "medium")
+    assert drawn(manifest, rows, 0)[1].get_title().endswith("(medium schedule, 9 of 30 epochs)")
+
+
 def test_schedules_in_use(manifest, rows, monkeypatch):
     file = result(rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --lr 0.5".split()})
     page = page_of(manifest, rows)
@@ -481,7 +500,7 @@ def test_counts_are_compared_with_whole_trainings(manifest, rows):
         (lambda text: text.replace('"of_paper"', '"of_papers"'), "'of_paper' is missing"),
         (lambda text: text.replace('"test": {"": {"ppl"', '"test": {"": {"bpc"'), "'ppl' is missing"),
         (lambda text: text.replace('"seed": 1', '"seed": 2'), "should be named gru.short.seed2.json"),
-        (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, short"),
+        (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, medium"),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
@@ -497,7 +516,7 @@ def test_malformed_results_are_refused(rows, change, message):
     [
         ("gur", "unknown run 'gur'"),
         ("chars", "metric 'ppl', but 'chars' has 'bpc'"),
-        ("time-lstm", "the schedule of 'time-lstm' has no shorter form"),
+        ("time-lstm", "the schedule of 'time-lstm' has no short form"),
     ],
 )
 def test_what_the_manifest_has_not_is_refused(manifest, rows, run, message):

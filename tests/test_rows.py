@@ -145,14 +145,14 @@ def test_every_run_is_for_something():
 def test_schedules():
     recipes_without = set()
     for schedule in MANIFEST.schedules.values():
-        assert not set(ADDED) & {*schedule.train, *(schedule.short.train if schedule.short else ())}
-        if schedule.short is None:
+        forms = [schedule.of(kind) for kind in schedule.kinds]
+        assert not set(ADDED) & {part for form in forms for part in form.train}
+        if forms == [schedule]:
             recipes_without.add(schedule.recipe)
         elif schedule.metric != "seconds" and not schedule.script:
-            assert schedule.short.because.startswith("shortened: ")
-            assert (schedule.short.epochs or 0, schedule.short.updates or 0) < (
-                schedule.epochs or 0, schedule.updates or 0
-            )  # fmt: skip
+            assert all(form.because.startswith("shortened: ") for form in forms[1:])
+            lengths = [(form.epochs or 0, form.updates or 0) for form in forms]
+            assert lengths == sorted(set(lengths), reverse=True)
         assert schedule.because or schedule.recipe.startswith("ud_")  # E18 prints the number of updates
     assert recipes_without == {"text8_word_lm"}
 
@@ -163,10 +163,10 @@ def parse(command, schedule, *flags):
     return options.parse_args_and_arch(PARSERS[command](), given)
 
 
-@pytest.mark.parametrize("kind", ["paper", "short"])
+@pytest.mark.parametrize("kind", manifests.KINDS)
 def test_fairseq_takes_the_flags_of_training(kind):
     for run in TRAINED:
-        if kind == "paper" or run.schedule.short:
+        if kind in run.schedule.kinds:
             schedule = run.schedule.of(kind)
             args = parse("train", schedule, "--arch", run.arch, *manifests.merged(schedule.train, run.flags))
             assert args.arch == run.arch
@@ -264,11 +264,11 @@ def test_sweeps():
         assert MANIFEST.runs[name].flags in (("--forgetting-factor", str(alpha)), () if alpha == 0.6 else None)
 
 
-# ---- the format's short form -----------------------------------------------------------------------------------------
+# ---- the format's shorter forms --------------------------------------------------------------------------------------
 
 
-def test_drop(tmp_path):
-    """Of rows.toml: a short form goes without flags of the schedule."""
+def test_shorter_forms(tmp_path):
+    """Of rows.toml: they go without flags of the schedule, and have others; what a schedule has not is said."""
     text = """
     data = "ptb"
     task = "rntn_language_modeling"
@@ -281,17 +281,40 @@ def test_drop(tmp_path):
     drop = "--lr-ratio --sentence-avg"
     train = "--lr 2"
     epochs = 1
+    [schedules.one.medium]
+    updates = 30
+    [schedules.two]
+    train = "--lr 1"
+    metric = "ppl"
+    epochs = 5
+    [schedules.two.medium]
+    epochs = 2
     [[runs]]
     id = "run"
     arch = "elman_lm"
     schedule = "one"
+    [[runs]]
+    id = "other"
+    arch = "elman_lm"
+    schedule = "two"
     """
     file = tmp_path / "recipe" / "rows.toml"
     file.parent.mkdir()
     file.write_text(text)
-    schedule = manifests.load(tmp_path).runs["run"].schedule
+    runs = manifests.load(tmp_path).runs
+    schedule = runs["run"].schedule
     assert schedule.train == ("--lr", "1", "--lr-ratio", "1.0", "--sentence-avg", "--stop-after", "0")
     assert schedule.of("short").train == ("--stop-after", "0", "--lr", "2")
+    medium = schedule.of("medium")
+    assert medium.train == schedule.train and (medium.epochs, medium.updates) == (None, 30)
+    assert schedule.kinds == ["paper", "medium", "short"] and schedule.of("paper") is schedule
+    assert runs["other"].schedule.of("medium").epochs == 2
+    with pytest.raises(manifests.Refused, match="'two' has no short form: --schedule paper or --schedule medium$"):
+        runs["other"].schedule.of("short")
+    for change in ("", "epochs = 1\nupdates = 30"):
+        file.write_text(text.replace("updates = 30", change))
+        with pytest.raises(manifests.Refused, match="the medium form of schedule 'one' needs one of epochs and upd"):
+            manifests.load(tmp_path)
     file.write_text(text.replace('drop = "--lr-ratio', 'drop = "--ratio'))
     with pytest.raises(manifests.Refused, match="drops --ratio, which the schedule has not"):
         manifests.load(tmp_path)
