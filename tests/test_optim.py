@@ -276,6 +276,34 @@ def test_sparse_gradients_and_half_precision_take_torchs_own_step():
     assert not fits(half) and optimizer.param_groups[0]["fused"] is None
 
 
+@pytest.mark.parametrize("name", ["sgd", "adagrad"])
+def test_a_sparse_gradient_does_not_keep_the_others_from_one_pass(name, monkeypatch):
+    ours, theirs = parameters_of((4, 2), (3,), (2, 2)), parameters_of((4, 2), (3,), (2, 2))
+    optimizer, reference = built(name, ours), BUILT[name][1](theirs, lr=0.3)
+    optimizer.param_groups[0]["weight_decay"] = 0
+    steps, whole = [], type(optimizer.optimizer).step
+
+    def step(self, closure=None):
+        steps.append(([p.grad is not None for p in self.param_groups[0]["params"]], self.param_groups[0]["fused"]))
+        return whole(self, closure)
+
+    for _ in range(3):
+        for one, other in zip(ours[:2], theirs):
+            one.grad = other.grad = torch.randn_like(one)
+        ours[0].grad[1] = 0
+        theirs[0].grad = ours[0].grad.clone()
+        ours[0].grad = ours[0].grad.to_sparse(1)
+        given = [p.grad for p in ours]
+        with monkeypatch.context() as patched:
+            patched.setattr(type(optimizer.optimizer), "step", step)
+            optimizer.step()
+        assert all(p.grad is gradient for p, gradient in zip(ours, given))
+        reference.step()
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+    apart = [([False, True, False], True), ([True, False, False], None)]
+    assert steps == 3 * (apart if name == "adagrad" else [([True, True, False], None)])
+
+
 def test_a_step_saved_in_one_pass_goes_on_in_several():
     first, second = parameters_of((2, 3)), parameters_of((2, 3))
     optimizer, reference = built("sgd momentum", first), built("sgd momentum", second)

@@ -3,10 +3,11 @@
 import copy
 import multiprocessing
 import socket
+from argparse import Namespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, options, utils
+from fairseq import checkpoint_utils, options, tasks, utils
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import LegacyDistributedDataParallel
@@ -22,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.models._presets import PRESETS
-from rntn_plugins.optim import row_sparse
+from rntn_plugins.optim import embedding_rows, row_sparse
 from rntn_plugins.optim.row_sparse import RowSparseDataParallel, check_run, row_values, teach_fairseq
 
 V, K = 600, 20
@@ -362,3 +363,104 @@ def test_unrestricted_rntn_presets_have_it_unless_told_otherwise(data):
     flags = ("--arch", "rntn_lm_salle_ptb", "--optimizer", "sgd", "--lr", 0.1)
     assert str(settings(data, *flags).model.gradients) == "row-sparse"
     assert str(settings(data, *flags, "--gradients", "dense").model.gradients) == "dense"
+
+
+# ---- embeddings ------------------------------------------------------------------------------------------------------
+
+WIDE = 64  # V times that is far above all other sizes
+ALIKE = {
+    "sgd": ("--optimizer", "sgd", "--lr", 1, "--update-freq", 2),
+    "adagrad": (*ADAGRAD, "--sample-break-mode", "eos"),
+    "adagrad_tf": ("--optimizer", "adagrad_tf", "--lr", 0.1, "--update-freq", 2),
+    "max_norm_sgd": ("--optimizer", "max_norm_sgd", "--lr", 1, "--max-norm", 0.4, "--clip-value", 0.01),
+}
+
+
+@pytest.mark.parametrize("optimiser", ALIKE)
+def test_embeddings_train_as_with_dense_gradients(optimiser, data, tmp_path, monkeypatch):
+    """And what is done with the gradient is done with rows alone."""
+    watches, train_step = [], Trainer.train_step
+
+    def watched(self, samples):
+        self.optimizer  # noqa: B018  (made at its first use, with all its state)
+        watches.append(Watch(V * WIDE))
+        with watches[-1]:
+            return train_step(self, samples)
+
+    monkeypatch.setattr(Trainer, "train_step", watched)
+    for least in (10**9, V * WIDE):
+        monkeypatch.setattr(embedding_rows, "LEAST", least)
+        flags = ("--arch", "gru_lm", "--embed-dim", WIDE, *ALIKE[optimiser])
+        train(data, *flags, "--save-dir", tmp_path / str(least))
+    same(trained(tmp_path / str(10**9)), trained(tmp_path / str(V * WIDE)))
+    half = len(watches) // 2
+    reads = {"embedding", "index", "index_put_", "sparse_sampled_addmm", "_embedding_bag", "new_empty"}
+    first = int(optimiser == "max_norm_sgd")  # bounds what it finds
+    assert all(watch.found <= reads for watch in watches[half + first :]), watches[half + first].found
+    assert all(len(watch.found - reads) >= 2 for watch in watches[:half])
+
+
+def large(data, tmp_path, monkeypatch, *flags, least=0, change=None):
+    """The embeddings of a trainer's model that have sparse gradients, by their names."""
+    monkeypatch.setattr(embedding_rows, "LEAST", least)
+    cfg = settings(data, "--arch", "gru_lm", "--optimizer", "sgd", "--lr", 1, "--save-dir", tmp_path, *flags)
+    task = tasks.setup_task(cfg.task)
+    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
+    if change is not None:
+        change(model)
+    Trainer(cfg, task, model, criterion)
+    return [name for name, module in model.named_modules() if getattr(module, "sparse", False)]
+
+
+@pytest.mark.parametrize(
+    "flags, least, expected",
+    [
+        ((), 0, ["decoder.embed_tokens"]),
+        ((), V * 5, ["decoder.embed_tokens"]),
+        ((), V * 5 + 1, []),
+        (("--optimizer", "adam"), 0, []),
+        (("--momentum", 0.9), 0, []),
+        (("--weight-decay", 0.1), 0, []),
+        (("--hidden-size", 5, "--share-decoder-input-output-embed"), 0, []),
+    ],
+)
+def test_embeddings_with_sparse_gradients(flags, least, expected, data, tmp_path, monkeypatch):
+    assert large(data, tmp_path, monkeypatch, *flags, least=least) == expected
+
+
+def test_embeddings_that_are_fixed_or_somebody_elses(data, tmp_path, monkeypatch):
+    def fix(model):
+        model.decoder.embed_tokens.weight.requires_grad_(False)
+
+    class Own(torch.nn.Embedding):
+        pass
+
+    def replace(model):
+        model.decoder.embed_tokens = Own(V, 5, 1)
+
+    def scale(model):
+        model.decoder.embed_tokens.scale_grad_by_freq = True
+
+    for change in (fix, replace, scale):
+        assert large(data, tmp_path, monkeypatch, change=change) == []
+
+
+def test_several_workers_and_other_devices_have_dense_gradients(of_sgd):
+    def suits(device, **changes):
+        cfg = copy.deepcopy(of_sgd)
+        for key, value in changes.items():
+            OmegaConf.update(cfg, f"distributed_training.{key}", value)
+        return row_sparse.suits_embeddings(Namespace(cfg=cfg, device=torch.device(device)))
+
+    assert suits("cpu") and not suits("cuda")
+    assert not suits("cpu", distributed_world_size=2, ddp_backend="legacy_ddp")
+
+
+def test_a_weight_that_is_read_elsewhere_too_has_the_sum_of_both_gradients():
+    """As in fairseq's models that tie their output without a module for it."""
+    embed = torch.nn.Embedding(9, 2, sparse=True)
+    twin = copy.deepcopy(embed)
+    twin.sparse = False
+    for module in (embed, twin):
+        (module(torch.tensor([1, 4])) @ module.weight.t()).square().sum().backward()
+    torch.testing.assert_close(embed.weight.grad, twin.weight.grad)

@@ -8,7 +8,8 @@ takes a quarter of the time; the formula is the same.
 from __future__ import annotations
 
 import inspect
-from typing import Callable
+from contextlib import contextmanager
+from typing import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -48,11 +49,32 @@ def choose(optimizer: Optimizer) -> None:
             group["fused"] = True if fused else None
 
 
-def in_one_pass(original: Callable) -> Callable:
-    """``FairseqOptimizer.step`` that calls :func:`choose`."""
+@contextmanager
+def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """As if they had none."""
+    held = [(parameter, parameter.grad) for parameter in parameters]
+    for parameter, _ in held:
+        parameter.grad = None
+    yield
+    for parameter, gradient in held:
+        parameter.grad = gradient
 
-    def step(self, *args, **kwargs):
-        choose(self.optimizer)
-        return original(self, *args, **kwargs)
+
+def in_one_pass(original: Callable) -> Callable:
+    """``FairseqOptimizer.step`` that calls :func:`choose`.
+
+    One sparse gradient would keep the others from it: AdaGrad, whose parameters do not know of each other, takes a step
+    for either kind.
+    """
+
+    def step(self, closure=None, *args, **kwargs):
+        given = [parameter for parameter in self.params if parameter.grad is not None]
+        sparse = [parameter for parameter in given if parameter.grad.is_sparse]
+        dense = [parameter for parameter in given if not parameter.grad.is_sparse]
+        apart = type(self.optimizer) is Adagrad and closure is None and sparse and dense
+        for others in (sparse, dense) if apart else ((),):
+            with without_gradients(others):
+                choose(self.optimizer)
+                original(self, closure, *args, **kwargs)
 
     return step
