@@ -70,7 +70,7 @@ METRICS = {
 }
 
 
-#: of a schedule's forms: the paper's, and two that are shorter
+#: of a schedule's forms, the longest first: the paper's, and two that are shorter
 KINDS = ("paper", "medium", "short")
 CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
@@ -293,7 +293,10 @@ def read_claim(claim: dict) -> None:
 
 def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Schedule:
     settings = dict(settings)
-    shorter = {kind: settings.pop(kind) for kind in KINDS if kind in settings}
+    shorter = {kind: settings.pop(kind) for kind in KINDS[1:] if kind in settings}
+    for kind, form in shorter.items():
+        if not isinstance(form, dict):
+            raise ValueError(f"{kind} = {form!r} of schedule {name!r} must be a table")
     known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "tokens", "script")
     for form in (settings, *shorter.values()):
         above_zero(form, "epochs", "updates", "tokens")

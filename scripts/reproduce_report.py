@@ -31,10 +31,10 @@ HEAD = """# The papers' tables, run again
 Every number of the papers that the recipes under [`tasks`](tasks) cover, beside ours. This page is written by
 `python scripts/reproduce.py report` from [`results/rows`](results/rows) and [`tasks/*/rows.toml`](tasks).
 
-- **Ours** is made by `python scripts/reproduce.py run NAME` (`--schedule medium` or `short`): `fairseq-train` on the
-  training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint that validates best.
-  Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands, the curve, the
-  machine, the versions and the commit.
+- **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule medium` or `short`):
+  `fairseq-train` on the training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint
+  that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
+  the curve, the machine, the versions and the commit.
 - **An empty cell** was not measured.
 - **Share of the schedule**: how much of the paper's training ours had. *paper*: by the paper's schedule;
   *medium* and *short*: by shorter ones, the same for all rows that are compared, see [Schedules](#schedules).

@@ -95,7 +95,7 @@ class Measured:
 
     @property
     def full(self) -> bool:
-        """Whether it was trained as and as long as in the paper; a measurement of time is the same in both kinds."""
+        """Whether it was trained as and as long as in the paper; a measurement of time is the same in every kind."""
         same = self.kind == "paper" or self.results[0].metric == "seconds"
         return same and self.complete and self.share > 0.999
 

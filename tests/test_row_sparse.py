@@ -7,7 +7,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from fairseq import checkpoint_utils, options, tasks, utils
+from fairseq import checkpoint_utils, options, utils
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.distributed import LegacyDistributedDataParallel
@@ -167,13 +167,18 @@ def test_rows_in_order_are_not_copied():
     assert row_values(mixed).tolist() == [[3.0, 4.0], [6.0, 8.0]] and mixed.grad.is_coalesced()
 
 
+def taught() -> list:
+    step = (FairseqOptimizer.multiply_grads, FairseqOptimizer.step, Trainer.train_step)
+    return [utils.clip_grad_norm_, Trainer.__init__, *step]
+
+
 def test_fairseq_is_taught_once():
     teach_fairseq()
-    known = [utils.clip_grad_norm_, FairseqOptimizer.multiply_grads, Trainer.__init__]
+    known = taught()
     teach_fairseq()
-    assert known == [utils.clip_grad_norm_, FairseqOptimizer.multiply_grads, Trainer.__init__]
+    assert known == taught()
     assert distributed_fairseq_model.LegacyDistributedDataParallel is RowSparseDataParallel
-    assert not hasattr(known[0].__wrapped__, "knows_rows")
+    assert not any(hasattr(each.__wrapped__, "knows_rows") for each in known)
 
 
 def test_gradients_scaled_by_one_are_left(monkeypatch):
@@ -369,15 +374,35 @@ def test_unrestricted_rntn_presets_have_it_unless_told_otherwise(data):
 
 WIDE = 64  # V times that is far above all other sizes
 ALIKE = {
-    "sgd": ("--optimizer", "sgd", "--lr", 1, "--update-freq", 2),
+    "sgd": ("--optimizer", "sgd", "--lr", 1),
     "adagrad": (*ADAGRAD, "--sample-break-mode", "eos"),
-    "adagrad_tf": ("--optimizer", "adagrad_tf", "--lr", 0.1, "--update-freq", 2),
+    "adagrad_tf": ("--optimizer", "adagrad_tf", "--lr", 0.1, "--clip-norm", 0),
     "max_norm_sgd": ("--optimizer", "max_norm_sgd", "--lr", 1, "--max-norm", 0.4, "--clip-value", 0.01),
+    "dropout": (*ADAGRAD, "--dropout", 0.3),
 }
 
 
-@pytest.mark.parametrize("optimiser", ALIKE)
-def test_embeddings_train_as_with_dense_gradients(optimiser, data, tmp_path, monkeypatch):
+@pytest.fixture
+def all_large(monkeypatch):
+    for name in ("LEAST", "LEAST_ROWS"):
+        monkeypatch.setattr(embedding_rows, name, 0)
+
+
+@pytest.fixture
+def sparse_updates(monkeypatch):
+    """For every update of an embedding, whether its gradient was sparse."""
+    found, backward = [], FairseqOptimizer.multiply_grads
+
+    def multiply_grads(self, c):
+        found.append(any(row_sparse.is_row_sparse(parameter) for parameter in self.params))
+        return backward(self, c)
+
+    monkeypatch.setattr(FairseqOptimizer, "multiply_grads", multiply_grads)
+    return found
+
+
+@pytest.mark.parametrize("run", ALIKE)
+def test_embeddings_train_as_with_dense_gradients(run, data, tmp_path, monkeypatch):
     """And what is done with the gradient is done with rows alone."""
     watches, train_step = [], Trainer.train_step
 
@@ -388,61 +413,92 @@ def test_embeddings_train_as_with_dense_gradients(optimiser, data, tmp_path, mon
             return train_step(self, samples)
 
     monkeypatch.setattr(Trainer, "train_step", watched)
-    for least in (10**9, V * WIDE):
+    monkeypatch.setattr(embedding_rows, "LEAST_ROWS", V)
+    for least in (V * WIDE + 1, V * WIDE):
         monkeypatch.setattr(embedding_rows, "LEAST", least)
-        flags = ("--arch", "gru_lm", "--embed-dim", WIDE, *ALIKE[optimiser])
-        train(data, *flags, "--save-dir", tmp_path / str(least))
-    same(trained(tmp_path / str(10**9)), trained(tmp_path / str(V * WIDE)))
+        train(data, "--arch", "gru_lm", "--embed-dim", WIDE, *ALIKE[run], "--save-dir", tmp_path / str(least))
+    same(trained(tmp_path / str(V * WIDE + 1)), trained(tmp_path / str(V * WIDE)))
     half = len(watches) // 2
+    first = int(run == "max_norm_sgd")  # bounds what it finds
     reads = {"embedding", "index", "index_put_", "sparse_sampled_addmm", "_embedding_bag", "new_empty"}
-    first = int(optimiser == "max_norm_sgd")  # bounds what it finds
     assert all(watch.found <= reads for watch in watches[half + first :]), watches[half + first].found
     assert all(len(watch.found - reads) >= 2 for watch in watches[:half])
 
 
-def large(data, tmp_path, monkeypatch, *flags, least=0, change=None):
-    """The embeddings of a trainer's model that have sparse gradients, by their names."""
-    monkeypatch.setattr(embedding_rows, "LEAST", least)
-    cfg = settings(data, "--arch", "gru_lm", "--optimizer", "sgd", "--lr", 1, "--save-dir", tmp_path, *flags)
-    task = tasks.setup_task(cfg.task)
-    model, criterion = task.build_model(cfg.model), task.build_criterion(cfg.criterion)
-    if change is not None:
-        change(model)
-    Trainer(cfg, task, model, criterion)
-    return [name for name, module in model.named_modules() if getattr(module, "sparse", False)]
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ((), True),
+        (("--optimizer", "adam"), False),
+        (("--momentum", 0.9), False),
+        (("--weight-decay", 0.1), False),
+        (("--update-freq", 2), False),
+        (("--hidden-size", 5, "--share-decoder-input-output-embed"), False),
+    ],
+)
+def test_where_embeddings_have_sparse_gradients(flags, expected, data, tmp_path, all_large, sparse_updates):
+    train(data, "--arch", "gru_lm", "--optimizer", "sgd", "--lr", 0.1, *flags, "--save-dir", tmp_path, "--no-save")
+    assert sparse_updates == [expected] * 6
 
 
 @pytest.mark.parametrize(
-    "flags, least, expected",
+    "first, then",
     [
-        ((), 0, ["decoder.embed_tokens"]),
-        ((), V * 5, ["decoder.embed_tokens"]),
-        ((), V * 5 + 1, []),
-        (("--optimizer", "adam"), 0, []),
-        (("--momentum", 0.9), 0, []),
-        (("--weight-decay", 0.1), 0, []),
-        (("--hidden-size", 5, "--share-decoder-input-output-embed"), 0, []),
+        (("sgd", "--weight-decay", 1e-3), ("sgd",)),
+        (("sgd", "--momentum", 0.9), ("sgd",)),
+        (("adagrad_tf", "--weight-decay", 1e-3), ("adagrad_tf",)),
+        (("max_norm_sgd", "--weight-decay", 1e-3), ("max_norm_sgd",)),
+        (("sgd",), ("sgd", "--optimizer-overrides", "{'momentum': 0.9}")),
+        (("sgd",), ("sgd", "--momentum", 0.9)),
     ],
 )
-def test_embeddings_with_sparse_gradients(flags, least, expected, data, tmp_path, monkeypatch):
-    assert large(data, tmp_path, monkeypatch, *flags, least=least) == expected
+def test_resuming_with_the_settings_of_a_checkpoint(first, then, data, tmp_path, monkeypatch, all_large):
+    """fairseq takes an optimiser's settings from there."""
+    flags = ("--arch", "gru_lm", "--lr", 0.1, "--optimizer")
+    for kind, least in (("dense", 10**9), ("rows", 0)):
+        monkeypatch.setattr(embedding_rows, "LEAST", least)
+        train(data, *flags, *first, "--save-dir", tmp_path / kind, "--max-update", 3)
+        train(data, *flags, *then, "--save-dir", tmp_path / kind)
+    same(trained(tmp_path / "dense"), trained(tmp_path / "rows"))
+    assert not any(torch.is_tensor(value) and value.is_sparse for value in trained(tmp_path / "rows").values())
 
 
-def test_embeddings_that_are_fixed_or_somebody_elses(data, tmp_path, monkeypatch):
-    def fix(model):
-        model.decoder.embed_tokens.weight.requires_grad_(False)
+def test_embeddings_are_sparse_during_an_update_only(all_large):
+    embed = torch.nn.Embedding(9, 2)
+    (found,) = embedding_rows.large_embeddings(torch.nn.Sequential(embed))
+    with pytest.raises(RuntimeError, match="in between"), embedding_rows.by_rows([found]):
+        assert embed.sparse
+        raise RuntimeError("in between")
+    assert not embed.sparse
+    handle = embed.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    with embedding_rows.by_rows([embed]):
+        assert not embed.sparse
+    handle.remove()
+    with embedding_rows.by_rows([embed]):
+        assert embed.sparse
 
+
+def test_embeddings_that_stay_dense(monkeypatch):
     class Own(torch.nn.Embedding):
         pass
 
-    def replace(model):
-        model.decoder.embed_tokens = Own(V, 5, 1)
-
-    def scale(model):
-        model.decoder.embed_tokens.scale_grad_by_freq = True
-
-    for change in (fix, replace, scale):
-        assert large(data, tmp_path, monkeypatch, change=change) == []
+    tied = torch.nn.Linear(2, 9)
+    models = {
+        "plain": [torch.nn.Embedding(9, 2)],
+        "another class": [Own(9, 2)],
+        "by frequency": [torch.nn.Embedding(9, 2, scale_grad_by_freq=True)],
+        "sparse anyway": [torch.nn.Embedding(9, 2, sparse=True)],
+        "tied": [torch.nn.Embedding(9, 2, _weight=tied.weight), tied],
+        "narrow": [torch.nn.Embedding(9, 1)],
+        "few": [torch.nn.Embedding(8, 3)],
+    }
+    models["tied"][0].weight = tied.weight
+    monkeypatch.setattr(embedding_rows, "LEAST", 18)
+    monkeypatch.setattr(embedding_rows, "LEAST_ROWS", 9)
+    found = [
+        name for name, parts in models.items() if embedding_rows.large_embeddings(torch.nn.Sequential(*parts))
+    ]  # fmt: skip
+    assert found == ["plain"]
 
 
 def test_several_workers_and_other_devices_have_dense_gradients(of_sgd):
@@ -454,13 +510,3 @@ def test_several_workers_and_other_devices_have_dense_gradients(of_sgd):
 
     assert suits("cpu") and not suits("cuda")
     assert not suits("cpu", distributed_world_size=2, ddp_backend="legacy_ddp")
-
-
-def test_a_weight_that_is_read_elsewhere_too_has_the_sum_of_both_gradients():
-    """As in fairseq's models that tie their output without a module for it."""
-    embed = torch.nn.Embedding(9, 2, sparse=True)
-    twin = copy.deepcopy(embed)
-    twin.sparse = False
-    for module in (embed, twin):
-        (module(torch.tensor([1, 4])) @ module.weight.t()).square().sum().backward()
-    torch.testing.assert_close(embed.weight.grad, twin.weight.grad)

@@ -201,14 +201,19 @@ def test_shortened_rates():
     assert rates("ptb_word_lm", "h16") == [0.1, 0.1, 0.05, 0.025]
 
 
-def test_sentences_have_their_own_length_in_short():
-    for recipe, task in (("ud_pos_tagging", "conllu_tagging"), ("ud_dependency_parsing", "conllu_parsing")):
+def test_sentences_have_their_own_length_in_shorter_forms():
+    epoch = 628
+    expected = {"paper": (140_000, 100), "medium": (12 * epoch, None), "short": (3 * epoch, None)}
+    for recipe, task, kinds in (
+        ("ud_pos_tagging", "conllu_tagging", ["paper", "short"]),
+        ("ud_dependency_parsing", "conllu_parsing", ["paper", "medium", "short"]),
+    ):
         schedule = MANIFEST.schedules[recipe, "e18"]
-        assert (schedule.task, schedule.updates, schedule.short.updates) == (task, 140_000, 1_884)
-        lengths = [
-            parse("train", each, "--arch", "brnn_lstm", *each.train).fixed_length for each in (schedule, schedule.short)
-        ]
-        assert lengths == [100, None]
+        assert schedule.task == task and schedule.kinds == kinds
+        for kind in kinds:
+            form = schedule.of(kind)
+            length = parse("train", form, "--arch", "brnn_lstm", *form.train).fixed_length
+            assert (form.updates, length) == expected[kind]
 
 
 def test_timed_runs_name_their_reference():
@@ -265,6 +270,20 @@ def test_sweeps():
 
 
 # ---- the format's shorter forms --------------------------------------------------------------------------------------
+
+
+def test_a_form_is_a_table(tmp_path):
+    file = tmp_path / "recipe" / "rows.toml"
+    file.parent.mkdir()
+    head = 'data = "d"\ntask = "t"\ncommand = "eval-lm"\n[schedules.one]\ntrain = ""\nmetric = "ppl"\nepochs = 5\n'
+    for line, message in (
+        ("medium = 3", "medium = 3 of schedule 'one' must be a table"),
+        ('paper = "T16"', "unknown key 'paper'"),
+        ("[schedules.one.paper]\nepochs = 1", "unknown key 'paper'"),
+    ):
+        file.write_text(f"{head}{line}\n")
+        with pytest.raises(manifests.Refused, match=message):
+            manifests.load(tmp_path)
 
 
 def test_shorter_forms(tmp_path):

@@ -55,9 +55,11 @@ def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     held = [(parameter, parameter.grad) for parameter in parameters]
     for parameter, _ in held:
         parameter.grad = None
-    yield
-    for parameter, gradient in held:
-        parameter.grad = gradient
+    try:
+        yield
+    finally:
+        for parameter, gradient in held:
+            parameter.grad = gradient
 
 
 def in_one_pass(original: Callable) -> Callable:

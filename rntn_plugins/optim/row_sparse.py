@@ -23,7 +23,7 @@ from fairseq.models import distributed_fairseq_model
 from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
-from rntn_plugins.optim.embedding_rows import take_rows
+from rntn_plugins.optim.embedding_rows import by_rows, large_embeddings
 from rntn_plugins.optim.one_pass import in_one_pass
 
 OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
@@ -162,22 +162,40 @@ def check_run(cfg, model: nn.Module) -> None:
             )
 
 
-def suits_embeddings(of: trainer.Trainer) -> bool:
-    """Whether sparse gradients of embeddings are the same step, and a quicker one: with one process on a CPU."""
-    alone = of.cfg.distributed_training.distributed_world_size == 1
-    return alone and of.device.type == "cpu" and not any(conflicts(of.cfg))
-
-
 def checks_run(original: Callable) -> Callable:
-    """``Trainer.__init__`` that calls :func:`check_run`, and has sparse gradients in embeddings where they suit."""
+    """``Trainer.__init__`` that calls :func:`check_run`."""
 
     def __init__(self, cfg, task, model, *args, **kwargs):
         original(self, cfg, task, model, *args, **kwargs)
         check_run(self.cfg, model)
-        if suits_embeddings(self):
-            take_rows(model)
+        self.embeddings_by_rows = large_embeddings(model) if suits_embeddings(self) else []
 
     return __init__
+
+
+def suits_embeddings(of: trainer.Trainer) -> bool:
+    """Whether sparse gradients of embeddings can be the same step, and a quicker one: in one process on a CPU."""
+    alone = of.cfg.distributed_training.distributed_world_size == 1
+    return alone and of.device.type == "cpu" and not any(conflicts(of.cfg))
+
+
+def plain(optimizer: FairseqOptimizer) -> bool:
+    """Whether a row without a gradient stays as it is; a checkpoint's settings are in the groups, not in the flags."""
+    return not any(group.get(name) for group in optimizer.param_groups for name in ("momentum", "weight_decay"))
+
+
+def steps_by_rows(original: Callable) -> Callable:
+    """``Trainer.train_step`` in which embeddings have sparse gradients where those suit.
+
+    Not over several batches: torch puts their rows one after the other, and by and by that costs more than all rows.
+    """
+
+    def train_step(self, samples, *args, **kwargs):
+        suits = self.embeddings_by_rows and len(samples) == 1 and plain(self.optimizer)
+        with by_rows(self.embeddings_by_rows if suits else []):
+            return original(self, samples, *args, **kwargs)
+
+    return train_step
 
 
 def teach(owner, name: str, wrap: Callable) -> None:
@@ -195,4 +213,5 @@ def teach_fairseq() -> None:
     teach(FairseqOptimizer, "multiply_grads", scales_rows)
     teach(FairseqOptimizer, "step", in_one_pass)
     teach(trainer.Trainer, "__init__", checks_run)
+    teach(trainer.Trainer, "train_step", steps_by_rows)
     distributed_fairseq_model.LegacyDistributedDataParallel = RowSparseDataParallel
