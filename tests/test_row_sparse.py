@@ -390,12 +390,12 @@ def all_large(monkeypatch):
 
 @pytest.fixture
 def sparse_updates(monkeypatch):
-    """For every update of an embedding, whether its gradient was sparse."""
-    found, backward = [], FairseqOptimizer.multiply_grads
+    """For every update, whether a gradient was sparse."""
+    found, original = [], FairseqOptimizer.multiply_grads
 
     def multiply_grads(self, c):
         found.append(any(row_sparse.is_row_sparse(parameter) for parameter in self.params))
-        return backward(self, c)
+        return original(self, c)
 
     monkeypatch.setattr(FairseqOptimizer, "multiply_grads", multiply_grads)
     return found
