@@ -2,6 +2,7 @@
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
 (within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them, or one is no training.
+A model of counts, which is no training, is also beaten by one that is not at its end.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
         raise Refused(f"claim {claim['text']!r}: one run has {first.metric!r}, the other {second.metric!r}")
     pairs = compared(manifest, results, claim)
     scored = (claim["evaluate"], ())
-    if not pairs:
+    lower = METRICS[first.metric][1]
+    if pairs:
+        sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
+        better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
+        holds = agrees(claim, better.mean, worse.mean, lower)
+    if not pairs or not holds and unfinished(manifest, *pairs[0]):
         shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
         return Judged(claim, *shown, None, f"open: {why_open(results, claim, *shown)}")
-    sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
-    better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
-    lower = METRICS[first.metric][1]
-    holds = agrees(claim, better.mean, worse.mean, lower)
     held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
     paired = all(same_seed(manifest, *pair) for pair in pairs)
     said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
@@ -59,25 +61,36 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
 
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[Pair]:
     """The pairs that may be compared: of equal seeds if there are such; all of the kind and share of the best pair."""
-    found = []
-    for kind in KINDS:
-        sides = [[each for each in results.of(claim[name], kind) if each.value(flags) is not None]
-                 for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
-        found += [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
+    sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if each.value(flags) is not None]
+             for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
+    found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
     found = [pair for pair in found if same_seed(manifest, *pair)] or found
     best = max(found, key=lambda pair: min(map(rank, pair)), default=None)
     return [pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])]
 
 
 def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
-    """Whether two results of the same kind of schedule show which model is better."""
-    if of_counts(manifest, one, other):  # its epoch is none of training
-        return one.kind == "paper" and one.complete and other.complete
+    """Whether two results show which model is better, or would if *one* is."""
+    if of_counts(manifest, other):
+        return whole(other)
+    if of_counts(manifest, one):  # its epoch is none of training
+        return whole(one) and whole(other)
+    if one.kind != other.kind:
+        return False
     if near(one.epochs, other.epochs):
         return True
     lengths = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
     same = len({(length.epochs, length.updates) for length in lengths}) == 1
     return ruled(one, other) and (one.kind == "paper" or same)
+
+
+def unfinished(manifest: Manifest, *sides: Result) -> bool:
+    """Whether a model of counts is compared with a training that is not at its end and may yet be better."""
+    return of_counts(manifest, *sides) and not all(map(whole, sides))
+
+
+def whole(result: Result) -> bool:
+    return result.kind == "paper" and result.complete
 
 
 def of_counts(manifest: Manifest, *sides: Result) -> bool:

@@ -43,12 +43,13 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them or one is a model of counts; and of the same seeds where there are
-such. Scored is the checkpoint that validates best, which may be of an earlier epoch. A claim with ≤ or ≥ also holds
-where the two are equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where
-a paper calls two numbers close. The others are of any difference, however small: with one seed it may be chance, and
-so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
-alone, not in its text. *Open*: not measured, or never trained alike."""
+end where a rule of stopping ended one of them or one is a model of counts (which needs no training, so that a model
+that already is better before its own end is better); and of the same seeds where there are such. Scored is the
+checkpoint that validates best, which may be of an earlier epoch. A claim with ≤ or ≥ also holds where the two are
+equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where a paper calls two
+numbers close. The others are of any difference, however small: with one seed it may be chance, and so may that of two
+times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables alone, not in its
+text. *Open*: not measured, or never trained alike."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

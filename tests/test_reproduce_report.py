@@ -473,19 +473,38 @@ def test_counts_are_compared_with_whole_trainings(manifest, rows):
     def judged():
         return verdict(manifest, rows, 4)
 
-    result(rows, "counts", 141.0, "paper", epochs=1.0)
-    result(rows, "gru", 120.0)
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    result(rows, "gru", 150.0)
     assert judged().said == "open: never trained alike"
     for epochs in (1.0, 9.0):
         result(rows, "gru", 150.0, "paper", epochs=epochs, **partial())
         assert judged().holds is None
-    result(rows, "gru", 97.0, "paper", seed=2, epochs=30.0)
+    result(rows, "gru", 97.0, "paper", seed=2, epochs=30.0, of_paper=1.0)
     assert judged().said == "holds, 1 of 1 seed"
-    result(rows, "gru", 150.0, "paper", epochs=30.0)
+    result(rows, "gru", 150.0, "paper", epochs=30.0, of_paper=1.0)
     assert judged().said == "holds in the mean, 1 of 2 seeds" and judged().better.mean == 123.5
     result(rows, "counts", 141.0, "short", epochs=1.0)
     result(rows, "gru", 150.0, "short", epochs=1.0)
     assert judged().better.mean == 123.5
+
+
+def test_counts_are_beaten_by_a_training_before_its_end(manifest, rows):
+    """By the mean of the seeds; but they beat no such training, whichever side of the claim they are on."""
+
+    def judged():
+        return verdict(manifest, rows, 4)
+
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0, **partial())
+    result(rows, "gru", 120.0)
+    assert judged().holds is None  # the counts of the whole corpus or none
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    assert judged().said == "holds, 1 of 1 seed" and judged().better.kind == "short"
+    result(rows, "gru", 150.0, seed=2)
+    assert judged().said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "gru", 170.0, seed=2)
+    assert judged().said == "open: never trained alike"
+    turned = {**manifest.claims[4], "better": "counts", "worse": "gru"}
+    assert judge(manifest, report.Results(rows), turned).holds is None
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
