@@ -2,7 +2,7 @@
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
 (within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them, or one is no training.
-A model of counts, which is no training, is also beaten by one that is not at its end.
+A model of counts, which is no training, is also beaten by what was trained less or otherwise than in the paper.
 """
 
 from __future__ import annotations
@@ -43,38 +43,41 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     first, second = (manifest.runs[claim[name]].schedule for name in ("better", "worse"))
     if first.metric != second.metric:
         raise Refused(f"claim {claim['text']!r}: one run has {first.metric!r}, the other {second.metric!r}")
-    pairs = compared(manifest, results, claim)
     scored = (claim["evaluate"], ())
     lower = METRICS[first.metric][1]
-    if pairs:
+    reason = None
+    for pairs in compared(manifest, results, claim):
         sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
         better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
-        holds = agrees(claim, better.mean, worse.mean, lower)
-    if not pairs or not holds and unfinished(manifest, *pairs[0]):
-        shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
-        return Judged(claim, *shown, None, f"open: {why_open(results, claim, *shown)}")
-    held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
-    paired = all(same_seed(manifest, *pair) for pair in pairs)
-    said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
-    return Judged(claim, better, worse, holds, said)
+        reason = early(manifest, claim, pairs, better.mean - worse.mean if lower else worse.mean - better.mean)
+        if reason is None:
+            holds = agrees(claim, better.mean, worse.mean, lower)
+            held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
+            paired = all(same_seed(manifest, *pair) for pair in pairs)
+            said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
+            return Judged(claim, better, worse, holds, said)
+    shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
+    return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
 
-def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[Pair]:
-    """The pairs that may be compared: of equal seeds if there are such; all of the kind and share of the best pair."""
+def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
+    """The pairs that may be compared, of equal seeds if there are such: all of the kind and share of the best pair, and
+    against a model of counts then those of the second best and so on."""
     sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if each.value(flags) is not None]
              for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
     found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
     found = [pair for pair in found if same_seed(manifest, *pair)] or found
-    best = max(found, key=lambda pair: min(map(rank, pair)), default=None)
-    return [pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])]
+    groups: List[List[Pair]] = []
+    for best in sorted(found, key=lambda pair: min(map(rank, trained(manifest, *pair) or pair)), reverse=True):
+        if not any(best in group for group in groups):
+            groups.append([pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])])
+    return groups if any(of_counts(manifest, *pair) for pair in found) else groups[:1]
 
 
 def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
-    """Whether two results show which model is better, or would if *one* is."""
-    if of_counts(manifest, other):
-        return whole(other)
-    if of_counts(manifest, one):  # its epoch is none of training
-        return whole(one) and whole(other)
+    """Whether two results may show which model is better."""
+    if of_counts(manifest, one, other):  # its epoch is none of training
+        return all(each.complete for each in (one, other) if of_counts(manifest, each))
     if one.kind != other.kind:
         return False
     if near(one.epochs, other.epochs):
@@ -84,13 +87,28 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     return ruled(one, other) and (one.kind == "paper" or same)
 
 
-def unfinished(manifest: Manifest, *sides: Result) -> bool:
-    """Whether a model of counts is compared with a training that is not at its end and may yet be better."""
-    return of_counts(manifest, *sides) and not all(map(whole, sides))
+def early(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair], behind: float) -> Optional[str]:
+    """Why the pairs do not show yet whether the claim holds, ``None`` if they do.
+
+    Args:
+        behind: by how much the first is worse.
+    """
+    unfinished = [pair for pair in pairs if not all(map(whole, trained(manifest, *pair)))]
+    if unfinished and claim.get("at_end"):
+        return "said of whole trainings"
+    if unfinished and of_counts(manifest, *pairs[0]):
+        ahead = behind < 0 if of_counts(manifest, pairs[0][1]) else behind > 0
+        if not ahead or is_near(claim):  # it may yet come nearer, or leave
+            return "not trained to the end, where it may be better"
+    return None
 
 
 def whole(result: Result) -> bool:
     return result.kind == "paper" and result.complete
+
+
+def trained(manifest: Manifest, *sides: Result) -> List[Result]:
+    return [each for each in sides if not of_counts(manifest, each)]
 
 
 def of_counts(manifest: Manifest, *sides: Result) -> bool:
@@ -114,11 +132,20 @@ def agrees(claim: Dict[str, Any], one: float, other: float, lower: bool) -> bool
     Args:
         lower: whether the lower number is the better.
     """
-    tolerant = any(sign in claim["text"] for sign in OR_EQUAL)
+    tolerant = signed(claim)
     tolerance = claim.get("within", EQUAL if tolerant else None)
     if tolerance is not None and math.isfinite(other) and abs(one - other) <= tolerance * abs(other):
         return True
-    return (tolerant or "within" not in claim) and (one < other if lower else one > other)
+    return not is_near(claim) and (one < other if lower else one > other)
+
+
+def signed(claim: Dict[str, Any]) -> bool:
+    return any(sign in claim["text"] for sign in OR_EQUAL)
+
+
+def is_near(claim: Dict[str, Any]) -> bool:
+    """Whether it says no more than that two numbers are near each other."""
+    return "within" in claim and not signed(claim)
 
 
 def in_words(holds: bool, held: int, count: int, paired: bool, what: str) -> str:

@@ -38,18 +38,20 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **An empty cell** was not measured.
 - **Share of the schedule**: how much of the paper's training ours had. *paper*: by the paper's schedule;
   *medium* and *short*: by shorter ones, the same for all rows that are compared, see [Schedules](#schedules).
-  *Partial* trainings were stopped before their schedule's end. Only *100 %, paper* can be held against the paper's
-  number; where a paper does not print how long it trained, the length is ours.
+  *Partial* trainings were stopped before their schedule's end; *best after* N epochs: the checkpoint that validates
+  best, which is scored, is of then. Only *100 %, paper* can be held against the paper's number; where a paper does
+  not print how long it trained, the length is ours.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them or one is a model of counts (which needs no training, so that a model
-that already is better before its own end is better); and of the same seeds where there are such. Scored is the
-checkpoint that validates best, which may be of an earlier epoch. A claim with ≤ or ≥ also holds where the two are
-equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where a paper calls two
-numbers close. The others are of any difference, however small: with one seed it may be chance, and so may that of two
-times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables alone, not in its
-text. *Open*: not measured, or never trained alike."""
+end where a rule of stopping ended one of them; and of the same seeds where there are such. A model of counts needs no
+training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
+trained as in the paper. Scored is the checkpoint that validates best, which may be of an earlier epoch. A claim with ≤
+or ≥ also holds where the two are equal within 0.5 %, or within what it says: that bound, a share of the second number,
+is ours where a paper calls two numbers close. The others are of any difference, however small: with one seed it may be
+chance, and so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in
+its tables alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is
+what the claim is of."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -128,14 +130,28 @@ def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> s
     lines = []
     for paper in papers(manifest):
         rows = [row for row in manifest.rows if row.paper == paper]
-        verdicts = [each.holds for each in judged if each.claim["paper"] == paper]
+        verdicts = [each.holds for each in judged if each.claim["paper"] == paper and "aside" not in each.claim]
         lines.append(
             [paper, *counted(manifest, results, rows), *(verdicts.count(what) for what in (True, False, None))]
         )
     if len(lines) > 1:
         lines.append(["all", *(sum(column) for column in list(zip(*lines))[1:])])
     head = ["paper", "rows", "measured", "trained by the full schedule", "claims that hold", "do not hold", "open"]
-    return tables.markdown(head, [[str(cell) for cell in line] for line in lines])
+    table = tables.markdown(head, [[str(cell) for cell in line] for line in lines])
+    return "\n\n".join(filter(None, [table, aside(judged)]))
+
+
+def aside(judged: Sequence[Judged]) -> str:
+    """The claims that the summary's table leaves out, by the reason."""
+    groups: Dict[str, List[Optional[bool]]] = {}
+    for each in judged:
+        if "aside" in each.claim:
+            groups.setdefault(each.claim["aside"], []).append(each.holds)
+    said = []
+    for why, verdicts in groups.items():
+        hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
+        said.append(f"{len(verdicts)} {why} ({hold} hold, {fail} do not, {open_} open)")
+    return f"Claims that are not counted here: {'; '.join(said)}." if said else ""
 
 
 def counted(manifest: Manifest, results: Results, rows: Sequence[Row]) -> List[int]:

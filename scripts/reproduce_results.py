@@ -57,16 +57,29 @@ class Result:
         found = [(point["updates"] * epoch, point.get(subset, {}).get(metric)) for point in self.curve]
         return [(place, value) for place, value in found if value is not None]
 
+    @property
+    def best(self) -> Optional[float]:
+        """After how many epochs the checkpoint that is scored was written: the best validation by what the training
+        was told to choose by, the last of equals; ``None`` if that is not known."""
+        flags = {flag: value for flag, _, value in (each.partition(" ") for each in grouped(self.command))}
+        key = flags.get("--best-checkpoint-metric", "loss")
+        sign = 1 if "--maximize-best-checkpoint-metric" in flags else -1
+        points = self.points("valid", key) or self.points("valid", "ppl" if key == "loss" else key)
+        return max(((sign * value, place) for place, value in points if math.isfinite(value)), default=(0, None))[1]
+
+    @property
+    def command(self) -> List[str]:
+        return self.data.get("commands", {}).get("train", [])
+
     def lacking(self, run: Run) -> List[str]:
         """Flags that the manifest has for the run now, and the command that trained it had not, but for those that say
         only how results are computed."""
-        command = self.data.get("commands", {}).get("train", [])
-        if not command or self.metric == "seconds":
+        if not self.command or self.metric == "seconds":
             return []
         schedule = run.schedule.of(self.kind)
         arch = () if schedule.script else ("--arch", run.arch)
         wanted = merged(merged(arch, schedule.train), run.flags)
-        had = grouped(command)
+        had = grouped(self.command)
         return [flag for flag in grouped(wanted) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
 

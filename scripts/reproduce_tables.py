@@ -11,7 +11,7 @@ from typing import Dict, List, Sequence
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
 from reproduce_manifest import KINDS, Manifest, Row, Schedule
-from reproduce_results import Measured, Result, Results, grouped
+from reproduce_results import Measured, Result, Results, grouped, near
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -52,7 +52,11 @@ def share(found: Measured) -> str:
     text = "100" if found.share > 0.999 else f"{min(per_cent, 99):.0f}" if per_cent >= 10 else plain(round(per_cent, 1))
     ended = ", by its rule" if any(result.stopped == "rule" for result in found.results) else ""
     epochs = amount([result.epochs for result in found.results], "epochs")
-    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}"
+    bests = {
+        result.best for result in found.results if result.best is not None and not near(result.best, result.epochs)
+    }
+    best = f", best after {' and '.join(plain(round(each, 2)) for each in sorted(bests))}" if bests else ""
+    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}{best}"
 
 
 def ours(found: Measured, decimals: int) -> str:
