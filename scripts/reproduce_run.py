@@ -186,10 +186,10 @@ def timed(training: Training, lock: int) -> dict:
     """The time of an update of this architecture over that of the schedule's reference, side by side."""
     output = training.folder
     output.mkdir(parents=True, exist_ok=True)
-    reference = training.schedule.train[0]
+    reference, *sizes = training.schedule.train
     cells = list(dict.fromkeys([reference, training.run.arch]))
     flags = [
-        "updates", "--cells", *cells, "--recurrence", "auto", "--rounds", "3",
+        "updates", "--cells", *cells, *sizes, "--recurrence", "auto", "--rounds", "3",
         "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
         "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
     ]  # fmt: skip

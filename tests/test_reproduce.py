@@ -15,6 +15,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT / "tests" / "cli"))
+import benchmark  # noqa: E402
 import commands  # noqa: E402
 import reproduce  # noqa: E402
 import reproduce_logs  # noqa: E402
@@ -118,6 +119,25 @@ def place(tmp_path, monkeypatch):
 
 def result(place, name):
     return json.loads((place / "results" / f"{name}.json").read_text())
+
+
+def test_a_measurement_of_time_has_the_papers_sizes(place, monkeypatch, capsys):
+    """The flags beside the reference reach the benchmark, which knows them."""
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
+    schedule = '[schedules.time]\ntrain = "gru_lm --batch 20 --steps 30"\nmetric = "seconds"\nupdates = 40\n\n[[runs]]'
+    rows.write_text(timing.replace("[[runs]]", schedule, 1))
+    asked = []
+
+    def call(command, flags, *rest):
+        asked.append((command, benchmark.parse(flags)))
+        return 1, "no"
+
+    monkeypatch.setattr(reproduce_run, "call", call)
+    assert reproduce.main(["run", "one"]) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
+    ((command, args),) = asked
+    assert command == "scripts/benchmark.py" and (args.batch, args.steps, args.updates) == (20, 30, 40)
+    assert args.cells == ["gru_lm", "elman_lm"]
 
 
 def test_train_score_and_write_down(place, corpus, capsys):
