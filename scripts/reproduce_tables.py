@@ -52,11 +52,16 @@ def share(found: Measured) -> str:
     text = "100" if found.share > 0.999 else f"{min(per_cent, 99):.0f}" if per_cent >= 10 else plain(round(per_cent, 1))
     ended = ", by its rule" if any(result.stopped == "rule" for result in found.results) else ""
     epochs = amount([result.epochs for result in found.results], "epochs")
+    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}"
+
+
+def scored(found: Measured) -> str:
+    """How long it was trained and, where it is scored as it was earlier, when that was."""
     bests = {
         result.best for result in found.results if result.best is not None and not near(result.best, result.epochs)
     }
     best = f", best after {' and '.join(plain(round(each, 2)) for each in sorted(bests))}" if bests else ""
-    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}{best}"
+    return share(found) + best
 
 
 def ours(found: Measured, decimals: int) -> str:
@@ -109,7 +114,7 @@ def row_cells(manifest: Manifest, results: Results, row: Row, rows: Sequence[Row
     return [
         *cells, f"{parameters:,}" if parameters else "", paper, ours(found, decimals),
         "" if row.published is None else difference(found, row.published, decimals),
-        share(found), ", ".join(str(result.seed) for result in found.results), links(found.results, base), row.note,
+        scored(found), ", ".join(str(result.seed) for result in found.results), links(found.results, base), row.note,
     ]  # fmt: skip
 
 
@@ -122,7 +127,7 @@ def claims_table(judged: Sequence[Judged]) -> str:
     rows = []
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
-        said = [f"`{run}` {ours(found, claim_decimals(found))} ({share(found)})" for run, found in sides if found]
+        said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)})" for run, found in sides if found]
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
         rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])
