@@ -49,9 +49,9 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     for pairs in compared(manifest, results, claim):
         sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
         better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
-        reason = early(manifest, claim, pairs, better.mean - worse.mean if lower else worse.mean - better.mean)
+        holds = agrees(claim, better.mean, worse.mean, lower)
+        reason = early(manifest, claim, pairs, holds)
         if reason is None:
-            holds = agrees(claim, better.mean, worse.mean, lower)
             held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
             paired = all(same_seed(manifest, *pair) for pair in pairs)
             said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
@@ -61,8 +61,8 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
 
 
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
-    """The pairs that may be compared, of equal seeds if there are such: all of the kind and share of the best pair, and
-    against a model of counts then those of the second best and so on."""
+    """The pairs that may be compared, of equal seeds if there are such: all of the kind and share of the best pair,
+    then of the second best and so on."""
     sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if each.value(flags) is not None]
              for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
     found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
@@ -71,7 +71,11 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     for best in sorted(found, key=lambda pair: min(map(rank, trained(manifest, *pair) or pair)), reverse=True):
         if not any(best in group for group in groups):
             groups.append([pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])])
-    return groups if any(of_counts(manifest, *pair) for pair in found) else groups[:1]
+    if claim.get("at_end") or any(
+        of_counts(manifest, *pair) for pair in found
+    ):  # a seed almost at its end is not there
+        groups = [[pair for pair in group if at_end(manifest, *pair)] or group for group in groups]
+    return groups
 
 
 def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
@@ -87,24 +91,27 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     return ruled(one, other) and (one.kind == "paper" or same)
 
 
-def early(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair], behind: float) -> Optional[str]:
+def early(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair], holds: bool) -> Optional[str]:
     """Why the pairs do not show yet whether the claim holds, ``None`` if they do.
 
+    Before its end a training shows what more training cannot change: that it is better than a model of counts.
+
     Args:
-        behind: by how much the first is worse.
+        holds: whether it does by these pairs.
     """
-    unfinished = [pair for pair in pairs if not all(map(whole, trained(manifest, *pair)))]
-    if unfinished and claim.get("at_end"):
+    if all(at_end(manifest, *pair) for pair in pairs):
+        return None
+    if claim.get("at_end"):
         return "said of whole trainings"
-    if unfinished and of_counts(manifest, *pairs[0]):
-        ahead = behind < 0 if of_counts(manifest, pairs[0][1]) else behind > 0
-        if not ahead or is_near(claim):  # it may yet come nearer, or leave
-            return "not trained to the end, where it may be better"
+    first, second = (of_counts(manifest, side) for side in pairs[0])
+    if (first or second) and (is_near(claim) or (holds if first else not holds)):
+        return "not trained to the end, where it may be better"
     return None
 
 
-def whole(result: Result) -> bool:
-    return result.kind == "paper" and result.complete
+def at_end(manifest: Manifest, *sides: Result) -> bool:
+    """Whether all that was trained was trained by the paper's schedule to its end."""
+    return all(each.kind == "paper" and each.complete for each in trained(manifest, *sides))
 
 
 def trained(manifest: Manifest, *sides: Result) -> List[Result]:

@@ -282,7 +282,7 @@ def read_claim(claim: dict) -> None:
     known(claim, *CLAIM, "evaluate", "within", "at_end", "aside")
     complete(claim, *CLAIM)
     for name in (*CLAIM, "evaluate", "aside"):
-        if not isinstance(claim.get(name, ""), str) or (name != "evaluate" and not claim.get(name, "-")):
+        if not isinstance(claim.get(name, ""), str) or (name != "evaluate" and not claim.get(name, "-").strip()):
             raise ValueError(f"{name} = {claim[name]!r} of a claim must be some text")
     text, within, at_end = claim["text"], claim.get("within"), claim.get("at_end", False)
     if not isinstance(at_end, bool):

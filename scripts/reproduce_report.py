@@ -146,7 +146,7 @@ def aside(judged: Sequence[Judged]) -> str:
     groups: Dict[str, List[Optional[bool]]] = {}
     for each in judged:
         if "aside" in each.claim:
-            groups.setdefault(each.claim["aside"], []).append(each.holds)
+            groups.setdefault(tables.safe(each.claim["aside"]), []).append(each.holds)
     said = []
     for why, verdicts in groups.items():
         hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -59,13 +60,17 @@ class Result:
 
     @property
     def best(self) -> Optional[float]:
-        """After how many epochs the checkpoint that is scored was written: the best validation by what the training
-        was told to choose by, the last of equals; ``None`` if that is not known."""
-        flags = {flag: value for flag, _, value in (each.partition(" ") for each in grouped(self.command))}
-        key = flags.get("--best-checkpoint-metric", "loss")
-        sign = 1 if "--maximize-best-checkpoint-metric" in flags else -1
+        """After how many epochs the checkpoint that is scored was written, as fairseq chooses it by what the training
+        was told to choose by: the last of equals, and whatever follows a NaN; ``None`` if that is not known."""
+        flags = dict(re.split("[ =]", each + " ", maxsplit=1) for each in grouped(self.command))
+        key = flags.get("--best-checkpoint-metric", "loss").strip()
+        better = max if "--maximize-best-checkpoint-metric" in flags else min
         points = self.points("valid", key) or self.points("valid", "ppl" if key == "loss" else key)
-        return max(((sign * value, place) for place, value in points if math.isfinite(value)), default=(0, None))[1]
+        best = found = None
+        for place, value in points:
+            best = value if best is None else better(value, best)  # in this order: NaN, then what follows it
+            found = place if value == best else found
+        return found
 
     @property
     def command(self) -> List[str]:
@@ -74,9 +79,15 @@ class Result:
     def lacking(self, run: Run) -> List[str]:
         """Flags that the manifest has for the run now, and the command that trained it had not, but for those that say
         only how results are computed."""
-        if not self.command or self.metric == "seconds":
+        if not self.command:
             return []
         schedule = run.schedule.of(self.kind)
+        if self.metric == "seconds":  # scripts/benchmark.py --cells REFERENCE ARCH ...
+            cells = {cell for each in grouped(self.command) if each.startswith("--cells ") for cell in each.split()[1:]}
+            wanted = grouped(schedule.train[1:])
+            return [cell for cell in (schedule.train[0], run.arch) if cell not in cells] + [
+                flag for flag in wanted if flag not in grouped(self.command)
+            ]
         arch = () if schedule.script else ("--arch", run.arch)
         wanted = merged(merged(arch, schedule.train), run.flags)
         had = grouped(self.command)
@@ -229,5 +240,10 @@ def understood(file: Path, data: Any) -> Result:
     for scores in result.test.values():
         float(scores[key_of(result.metric)])
     for point in result.curve:
-        float(point["updates"]), dict(point.get("train", {})), dict(point.get("valid", {}))
+        float(point["updates"])
+        for subset in ("train", "valid"):
+            for value in dict(point.get(subset, {})).values():
+                float(value)
+    if not (isinstance(result.command, list) and all(isinstance(word, str) for word in result.command)):
+        raise ValueError("the command of the training is no list of words")
     return result

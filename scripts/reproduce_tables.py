@@ -11,7 +11,7 @@ from typing import Dict, List, Sequence
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
 from reproduce_manifest import KINDS, Manifest, Row, Schedule
-from reproduce_results import Measured, Result, Results, grouped, near
+from reproduce_results import Measured, Result, Results, grouped
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -56,11 +56,11 @@ def share(found: Measured) -> str:
 
 
 def scored(found: Measured) -> str:
-    """How long it was trained and, where it is scored as it was earlier, when that was."""
-    bests = {
-        result.best for result in found.results if result.best is not None and not near(result.best, result.epochs)
-    }
-    best = f", best after {' and '.join(plain(round(each, 2)) for each in sorted(bests))}" if bests else ""
+    """How long it was trained and, where a seed is scored as it was earlier, when each was."""
+    known = [(result.best, result.epochs) for result in found.results if result.best is not None]
+    said = [tuple(plain(round(number, 2)) for number in pair) for pair in known]
+    bests = dict.fromkeys(best for best, _ in sorted(said, key=lambda pair: float(pair[0])))
+    best = f", best after {' and '.join(bests)}" if any(best != end for best, end in said) else ""
     return share(found) + best
 
 

@@ -441,7 +441,7 @@ def test_flags_replace_those_of_the_same_name():
     (('text = "GRU < Elman"', 'text = "GRU near Elman"\nwithin = inf'), "within = inf"),
     (('better = "two"', 'better = "two"\nwithin = 0.02'), "a sign without = leaves nothing"),
     (('better = "two"', 'better = "two"\nevaluate = 5'), "evaluate = 5 of a claim must be some text"),
-    (('better = "two"', 'better = "two"\naside = ""'), "aside = '' of a claim must be some text"),
+    (('better = "two"', 'better = "two"\naside = " "'), "aside = ' ' of a claim must be some text"),
     (('better = "two"', 'better = "two"\nat_end = "yes"'), "at_end = 'yes' of claim .* must be true or false"),
     (('better = "two"', 'better = "two"\nevaluate = "--beam 9"'), "no row has 'two' scored with --beam 9"),
 ])  # fmt: skip

@@ -3,15 +3,19 @@
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fairseq import checkpoint_utils
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import reproduce_figures as figures  # noqa: E402
 import reproduce_manifest as manifests  # noqa: E402
 import reproduce_report as report  # noqa: E402
 import reproduce_results  # noqa: E402
+import reproduce_tables as tables  # noqa: E402
 from reproduce_claims import judge  # noqa: E402
 from reproduce_manifest import Refused  # noqa: E402
 
@@ -515,11 +519,31 @@ def test_counts_are_beaten_by_a_training_before_its_end(manifest, rows):
 
 @pytest.mark.parametrize("whole", [1, 2])
 def test_the_order_of_seeds_does_not_decide(manifest, rows, whole):
-    """29.9 of 30 epochs are as much as 30, but not the end."""
+    """Nor that 29.9 of 30 epochs are as much as 30, but not the end, nor what was trained less."""
     result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
     result(rows, "gru", 150.0, "paper", seed=whole, epochs=30.0)
-    result(rows, "gru", 150.0, "paper", seed=3 - whole, epochs=29.9, **partial())
-    assert verdict(manifest, rows, 4).said == NOT_YET
+    result(rows, "gru", 130.0, "paper", seed=3 - whole, epochs=29.9, **partial())
+    result(rows, "gru", 110.0, seed=3)
+    assert verdict(manifest, rows, 4).said == "does not hold, 0 of 1 seed"
+
+
+def test_what_more_training_cannot_change(manifest, rows):
+    """A training that is ahead of the counts, or as near as the claim lets it be; not one that the counts are near."""
+
+    def judged(text, better, worse, **more):
+        claim = {**manifest.claims[4], "text": text, "better": better, "worse": worse, **more}
+        return judge(manifest, report.Results(rows), claim).said
+
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    result(rows, "gru", 141.5)
+    assert judged("GRU <= N-gram", "gru", "counts") == "holds, 1 of 1 seed"
+    assert judged("GRU < N-gram", "gru", "counts") == NOT_YET
+    for value, within in ((140.8, {}), (138.0, {"within": 0.03})):
+        result(rows, "gru", value)
+        assert judged("N-gram <= GRU", "counts", "gru", **within) == NOT_YET
+    result(rows, "gru", 130.0)
+    assert judged("N-gram <= GRU", "counts", "gru", within=0.03) == "does not hold, 0 of 1 seed"
+    assert judged("N-gram near N-gram", "counts", "counts", within=0.03) == "holds, 1 of 1 seed"
 
 
 def test_what_is_said_of_the_end_is_open_before(manifest, rows):
@@ -530,6 +554,12 @@ def test_what_is_said_of_the_end_is_open_before(manifest, rows):
     result(rows, "rntn", 120.0, "paper", epochs=30.0)
     result(rows, "gru", 110.0, "paper", epochs=30.0)
     assert judge(manifest, report.Results(rows), claim).said == "does not hold, 0 of 1 seed"
+    for run in ("rntn", "gru"):  # a seed that is not there yet says nothing
+        result(rows, run, 100.0, "paper", seed=2, epochs=29.9, **partial())
+    assert judge(manifest, report.Results(rows), claim).said == "does not hold, 0 of 1 seed"
+    for run in ("rntn", "gru"):
+        (rows / f"{run}.paper.seed1.json").unlink()
+    assert judge(manifest, report.Results(rows), claim).said == "open: said of whole trainings"  # the short one holds
 
 
 def test_claims_aside_are_counted_apart(manifest, rows):
@@ -541,24 +571,85 @@ def test_claims_aside_are_counted_apart(manifest, rows):
     shown = report.summary(manifest, report.Results(rows), judged)
     assert line(shown, "T16") == whole and whole[-3:] == ["1", "0", "0"]
     assert shown.endswith("\n\nClaims that are not counted here: 1 in a table alone (1 hold, 0 do not, 0 open).")
+    judged.append(judge(manifest, report.Results(rows), {**manifest.claims[0], "aside": "a\n# <b>"}))
+    assert report.summary(manifest, report.Results(rows), judged).endswith("; 1 a # &lt;b> (1 hold, 0 do not, 0 open).")
 
 
-def test_the_epoch_of_the_scored_checkpoint(manifest, rows):
-    """The best by what the training chose by; said only where it is not the last."""
-    points = [(1, 110.0, 30.0), (2, 100.0, 40.0), (3, 100.0, float("nan")), (4, 105.0, 35.0)]
-    curve = [{"updates": 100 * at, "valid": {"loss": loss, "label_accuracy": right}} for at, loss, right in points]
-    result(rows, "gru", 100.0, epochs=4.0, curve=curve)
-    assert "13 %, short, 4 epochs, best after 3 |" in page_of(manifest, rows)
-    chosen = "--best-checkpoint-metric label_accuracy --maximize-best-checkpoint-metric"
-    command = ["fairseq-train", "x", *chosen.split(), "--lr", "0.02"]
-    result(rows, "gru", 100.0, epochs=4.0, curve=curve, commands={"train": command})
-    assert "13 %, short, 4 epochs, best after 2 |" in page_of(manifest, rows)
-    result(rows, "gru", 100.0, epochs=4.0, curve=curve, seed=2)
-    assert "4 epochs, best after 2 and 3 |" in page_of(manifest, rows)
-    result(rows, "rntn", 100.0, epochs=4.0, curve=curve[:2])  # half of what was trained
-    assert line(page_of(manifest, rows), "`rntn_lm`")[6].endswith("4 epochs, best after 2")
-    result(rows, "rntn", 100.0, epochs=2.0, curve=curve[:2])
-    assert line(page_of(manifest, rows), "`rntn_lm`")[6].endswith("2 epochs")
+def after(rows, values, better="min", command=(), key="loss", **more):
+    """What is said of the scored checkpoint of a training of an epoch for each value."""
+    curve = [{"updates": 100 * at, "valid": {key: value}} for at, value in enumerate(values, 1)]
+    more = {"epochs": float(len(values)), "curve": curve, "commands": {"train": ["fairseq-train", *command]}, **more}
+    result(rows, "gru", 100.0, **more)
+    return tables.scored(report.Results(rows).shown("gru")).partition(", best after ")[2]
+
+
+def test_the_epoch_of_the_scored_checkpoint(rows, monkeypatch, tmp_path):
+    """The one that fairseq would have kept, said only where it is not the last."""
+    values = [
+        [110.0, 100.0, 100.0, 105.0], [110.0, 100.0], [100.0, float("nan"), 105.0, 107.0], [float("nan"), 3.0, 4.0],
+        [float("inf"), float("inf"), 5.0, 6.0], [1.0, 2.0, 3.0],
+    ]  # fmt: skip
+    said = ["3", "", "3", "2", "3", "1"]
+    for each, expected in zip(values, said):
+        assert after(rows, each) == expected
+        assert kept(each, False, monkeypatch, tmp_path) == int(expected or len(each))
+    chosen = "--best-checkpoint-metric label_accuracy --maximize-best-checkpoint-metric".split()
+    assert after(rows, [30.0, 40.0, 35.0], command=chosen, key="label_accuracy") == "2"
+    assert kept([30.0, 40.0, 35.0], True, monkeypatch, tmp_path) == 2
+    joined = ["--best-checkpoint-metric=label_accuracy", chosen[2]]
+    assert after(rows, [30.0, 40.0, 35.0], command=joined, key="label_accuracy") == "2"
+    assert after(rows, [7.0, 5.0, 6.0], key="ppl") == "2"  # as our logs of language models had it at first
+    assert after(rows, [5.0] + [6.0] * 222) == "1" and after(rows, [6.0] * 221 + [5.0, 6.0]) == "222"
+    assert after(rows, [float("nan")] * 2) == after(rows, []) == ""
+    assert after(rows, [5.0, 6.0, 4.0]) == "" and after(rows, [5.0, 4.0, 6.0], seed=2) == "2 and 3"
+    assert after(rows, [5.0, 4.0, 6.0], epochs=3.0004) == "2"
+
+
+def test_tables_say_what_was_scored(manifest, rows):
+    after(rows, [5.0, 4.0, 6.0])
+    after(rows, [5.0, 4.0, 6.0], seed=2, epochs=3.0004)  # a little more than the other
+    result(rows, "rntn", 90.0)
+    page = page_of(manifest, rows)
+    assert "| 10 %, short, 3 epochs, best after 2 | 1, 2 |" in page
+    assert "`gru` 100.00 (100.00–100.00) (10 %, short, 3 epochs, best after 2)" in page
+
+
+def test_times_measured_otherwise_than_now_are_told(manifest, rows):
+    command = "scripts/benchmark.py updates --cells reference lstm_lm --rounds 3 --updates 40".split()
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "test": {"": {"ratio": 2.5}}}
+    file = result(rows, "time-lstm", 0, "paper", **timed, commands={"train": command})
+    run = manifest.runs["time-lstm"]
+    assert reproduce_results.read(file).lacking(run) == []
+    schedule = replace(run.schedule, train=("gru_lm", "--batch", "20", "--steps", "30"))
+    lacking = reproduce_results.read(file).lacking(replace(run, schedule=schedule))
+    assert lacking == ["gru_lm", "--batch 20", "--steps 30"]
+
+
+def kept(values, maximize, monkeypatch, tmp_path):
+    """After which of the values fairseq's own function writes checkpoint_best."""
+    monkeypatch.setattr(checkpoint_utils.save_checkpoint, "best", None, raising=False)
+    del checkpoint_utils.save_checkpoint.best
+    flags = dict(
+        save_dir=str(tmp_path), maximize_best_checkpoint_metric=maximize, best_checkpoint_metric="m", patience=-1,
+        no_save=False, no_epoch_checkpoints=True, save_interval=1, save_interval_updates=0, no_last_checkpoints=True,
+        keep_best_checkpoints=0, no_save_optimizer_state=False, keep_last_epochs=-1, keep_interval_updates=-1,
+        keep_interval_updates_pattern=-1, checkpoint_suffix="", write_checkpoints_asynchronously=False,
+    )  # fmt: skip
+    written, names = [], []
+    monkeypatch.setattr(
+        checkpoint_utils.PathManager, "copy", lambda source, to, overwrite=False: names.append(to) or True
+    )
+    trainer = SimpleNamespace(
+        data_parallel_rank=0, should_save_checkpoint_on_current_rank=True, checkpoint_suffix="", task=None,
+        always_call_state_dict_during_save_checkpoint=False, consolidate_optimizer=lambda: None, is_base_moe=False,
+        get_num_updates=lambda: 0, save_checkpoint=lambda name, state: names.append(name),
+    )  # fmt: skip
+    for place, value in enumerate(values, 1):
+        loop = SimpleNamespace(epoch=place, end_of_epoch=lambda: True, state_dict=dict)
+        checkpoint_utils.save_checkpoint(SimpleNamespace(**flags), trainer, loop, value)
+        written += [place] if any("best" in name for name in names) else []
+        names.clear()
+    return written[-1]
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -574,6 +665,9 @@ def test_the_epoch_of_the_scored_checkpoint(manifest, rows):
         (lambda text: text.replace('"test": {"": {"ppl"', '"test": {"": {"bpc"'), "'ppl' is missing"),
         (lambda text: text.replace('"seed": 1', '"seed": 2'), "should be named gru.short.seed2.json"),
         (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, medium"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": null}'), "no list of words"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": [5]}'), "no list of words"),
+        (lambda text: text.replace('"ppl": 400.0', '"ppl": "x"'), "could not convert string to float"),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
