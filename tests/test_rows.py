@@ -220,7 +220,9 @@ def test_timed_runs_name_their_reference():
     """Table 6.3's schedule has no flags: the architecture that times are divided by."""
     assert len(TIMED) == 6
     for run in TIMED:
-        assert run.schedule.train == ("elman_lm_soltani_ptb",) and not run.flags and run.arch in MODEL_REGISTRY
+        reference, *sizes = run.schedule.train
+        assert reference == "elman_lm_soltani_ptb" and not run.flags and run.arch in MODEL_REGISTRY
+        assert sizes == "--batch 20 --steps 30".split()  # H16 §6.1.4: 20 subsequences of 30
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
