@@ -217,7 +217,7 @@ def test_sentences_have_their_own_length_in_shorter_forms():
 
 
 def test_timed_runs_name_their_reference():
-    """Table 6.3's schedule has no flags: the architecture that times are divided by."""
+    """Table 6.3's schedule: the architecture that times are divided by, and the benchmark's sizes."""
     assert len(TIMED) == 6
     for run in TIMED:
         reference, *sizes = run.schedule.train
