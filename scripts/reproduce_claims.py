@@ -1,8 +1,8 @@
 """Whether the papers' claims hold: the first of two runs has the better number, or one near the other's.
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
-(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them, or one is no training.
-A model of counts, which is no training, is also beaten by what was trained less or otherwise than in the paper.
+(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. A model of counts is no
+training: it is beaten by whatever is better, and beats what was trained as in the paper.
 """
 
 from __future__ import annotations
@@ -71,9 +71,8 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     for best in sorted(found, key=lambda pair: min(map(rank, trained(manifest, *pair) or pair)), reverse=True):
         if not any(best in group for group in groups):
             groups.append([pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])])
-    if claim.get("at_end") or any(
-        of_counts(manifest, *pair) for pair in found
-    ):  # a seed almost at its end is not there
+    if claim.get("at_end") or any(of_counts(manifest, *pair) for pair in found):
+        # a seed almost at its end is not there
         groups = [[pair for pair in group if at_end(manifest, *pair)] or group for group in groups]
     return groups
 

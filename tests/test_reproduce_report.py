@@ -575,7 +575,7 @@ def test_claims_aside_are_counted_apart(manifest, rows):
     assert report.summary(manifest, report.Results(rows), judged).endswith("; 1 a # &lt;b> (1 hold, 0 do not, 0 open).")
 
 
-def after(rows, values, better="min", command=(), key="loss", **more):
+def after(rows, values, command=(), key="loss", **more):
     """What is said of the scored checkpoint of a training of an epoch for each value."""
     curve = [{"updates": 100 * at, "valid": {key: value}} for at, value in enumerate(values, 1)]
     more = {"epochs": float(len(values)), "curve": curve, "commands": {"train": ["fairseq-train", *command]}, **more}
@@ -598,7 +598,7 @@ def test_the_epoch_of_the_scored_checkpoint(rows, monkeypatch, tmp_path):
     assert kept([30.0, 40.0, 35.0], True, monkeypatch, tmp_path) == 2
     joined = ["--best-checkpoint-metric=label_accuracy", chosen[2]]
     assert after(rows, [30.0, 40.0, 35.0], command=joined, key="label_accuracy") == "2"
-    assert after(rows, [7.0, 5.0, 6.0], key="ppl") == "2"  # as our logs of language models had it at first
+    assert after(rows, [7.0, 5.0, 6.0], key="ppl") == "2"  # which falls as the loss does
     assert after(rows, [5.0] + [6.0] * 222) == "1" and after(rows, [6.0] * 221 + [5.0, 6.0]) == "222"
     assert after(rows, [float("nan")] * 2) == after(rows, []) == ""
     assert after(rows, [5.0, 6.0, 4.0]) == "" and after(rows, [5.0, 4.0, 6.0], seed=2) == "2 and 3"
