@@ -1,0 +1,200 @@
+"""The papers' claims judged by made-up results."""
+
+import pytest
+import reproduce_report as report
+from made_up_results import line, page_of, partial, result, verdict
+from reproduce_claims import judge
+
+
+def test_claims_of_paired_seeds(manifest, rows):
+    for seed, better, worse in ((1, 100.0, 110.0), (2, 104.0, 109.0)):
+        result(rows, "rntn", better, seed=seed)
+        result(rows, "gru", worse, seed=seed)
+    result(rows, "gru", 50.0, seed=3)
+    judged = verdict(manifest, rows)
+    assert judged.holds is True and judged.said == "holds, 2 of 2 seeds"
+    assert (judged.better.mean, judged.worse.mean) == (102.0, 109.5)
+    result(rows, "rntn", 115.0, seed=2)
+    assert verdict(manifest, rows).said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "rntn", 130.0, seed=1)
+    judged = verdict(manifest, rows)
+    assert judged.holds is False and judged.said == "does not hold, 0 of 2 seeds"
+
+
+def test_claims_table(manifest, rows):
+    result(rows, "rntn", 100.0)
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[1:] == [
+        "Table 1", "GRURNTN < GRU", "`rntn` 100.00 (10 %, short, 3 epochs)", "open: `gru` not measured"
+    ]  # fmt: skip
+    result(rows, "gru", 110.0)
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[1:] == [
+        "Table 1", "GRURNTN < GRU",
+        "`rntn` 100.00 (10 %, short, 3 epochs); `gru` 110.00 (10 %, short, 3 epochs)", "holds, 1 of 1 seed",
+    ]  # fmt: skip
+    assert line(page_of(manifest, rows), "LSTM near GRU")[1:3] == [
+        "§V",
+        "LSTM near GRU: within 3 % (scored with `--beam 1`)",
+    ]
+
+
+def test_unlike_trainings_are_not_compared(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0, "paper", epochs=3.0, **partial())
+    assert verdict(manifest, rows).said == "open: never trained alike"
+    result(rows, "gru", 110.0, epochs=2.9, **partial())
+    assert verdict(manifest, rows).holds is None
+    result(rows, "gru", 110.0, epochs=2.98, **partial())
+    assert verdict(manifest, rows).holds is True
+
+
+def test_the_furthest_common_training_is_compared(manifest, rows):
+    for run, short, paper in (("rntn", 120.0, 90.0), ("gru", 110.0, 97.0)):
+        result(rows, run, short)
+        result(rows, run, paper, "paper", epochs=30.0)
+    result(rows, "gru", 80.0, "paper", seed=2, epochs=30.0)
+    judged = verdict(manifest, rows)
+    assert judged.holds is True and judged.worse.mean == 97.0 and judged.better.kind == "paper"
+
+
+def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
+    result(rows, "rntn", 90.0, "paper", epochs=14.0, stopped="rule", of_paper=1.0)
+    result(rows, "gru", 97.0, "paper", epochs=30.0)
+    assert verdict(manifest, rows).holds is True
+    result(rows, "gru", 97.0, "paper", epochs=20.0, **partial())
+    assert verdict(manifest, rows).holds is None
+
+
+def test_different_seeds_if_there_are_no_others(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0, seed=2)
+    assert verdict(manifest, rows).said == "holds, means of different seeds"
+
+
+@pytest.mark.parametrize("value, holds", [(110.4, True), (111.0, False)])
+def test_almost_equal(manifest, rows, value, holds):
+    result(rows, "gru", 110.0)
+    result(rows, "lstm", value)
+    result(rows, "rntn", 110.0)
+    assert verdict(manifest, rows, 1).holds is holds and verdict(manifest, rows, 0).holds is False
+
+
+@pytest.mark.parametrize("value, holds", [(113.2, True), (106.8, True), (113.4, False), (106.6, False)])
+def test_near(manifest, rows, value, holds):
+    """Both ways, and by the scoring that the claim names."""
+    result(rows, "gru", 110.0)
+    result(rows, "lstm", 90.0)
+    assert verdict(manifest, rows, 2).said == "open: `lstm` not scored with `--beam 1`"
+    result(rows, "lstm", 90.0, test={"": {"ppl": 90.0}, "--beam 1": {"ppl": value}})
+    judged = verdict(manifest, rows, 2)
+    assert (judged.holds, judged.better.mean, judged.worse.mean) == (holds, value, 110.0)
+    result(rows, "gru", float("nan"))
+    assert verdict(manifest, rows, 2).holds is False  # a number is not near one that diverged
+
+
+@pytest.mark.parametrize("value, holds", [(50.0, True), (113.2, True), (113.4, False)])
+def test_better_or_near(manifest, rows, value, holds):
+    result(rows, "gru", 110.0)
+    result(rows, "lstm", value)
+    assert verdict(manifest, rows, 3).holds is holds
+
+
+NOT_YET = "open: not trained to the end, where it may be better"
+
+
+def test_counts_are_compared_with_whole_trainings(manifest, rows):
+    def judged():
+        return verdict(manifest, rows, 4)
+
+    result(rows, "gru", 150.0)
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0, **partial())
+    assert judged().said == "open: never trained alike"  # the counts of the whole corpus or none
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    assert judged().said == NOT_YET
+    for epochs in (1.0, 9.0):
+        result(rows, "gru", 150.0, "paper", epochs=epochs, **partial())
+        assert judged().said == NOT_YET
+    result(rows, "gru", 97.0, "paper", seed=2, epochs=30.0)
+    assert judged().said == "holds, 1 of 1 seed"
+    result(rows, "gru", 150.0, "paper", epochs=30.0)
+    assert judged().said == "holds in the mean, 1 of 2 seeds" and judged().better.mean == 123.5
+    result(rows, "gru", 100.0, "short", epochs=1.0)
+    assert judged().better.mean == 123.5
+
+
+def test_counts_are_beaten_by_a_training_before_its_end(manifest, rows):
+    """By the mean of the seeds, and however one that was trained further did; but they beat none."""
+
+    def judged(claim=manifest.claims[4]):
+        return judge(manifest, report.Results(rows), claim)
+
+    turned = {**manifest.claims[4], "better": "counts", "worse": "gru"}
+    near = {**manifest.claims[4], "text": "GRU near N-gram", "within": 0.3}
+    result(rows, "counts", 141.0, "short", epochs=1.0, of_paper=1.0)  # counting is the same by any schedule
+    result(rows, "gru", 120.0)
+    assert judged().said == "holds, 1 of 1 seed" and judged().better.kind == "short"
+    assert judged(turned).said == "does not hold, 0 of 1 seed"
+    assert judged(near).said == NOT_YET  # and may leave
+    result(rows, "gru", 150.0, "paper", epochs=9.0, **partial())
+    assert judged().said == "holds, 1 of 1 seed" and judged().better.kind == "short"
+    result(rows, "gru", 150.0, seed=2)
+    assert judged().said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "gru", 170.0, seed=2)
+    assert judged().said == judged(turned).said == NOT_YET
+
+
+@pytest.mark.parametrize("whole", [1, 2])
+def test_the_order_of_seeds_does_not_decide(manifest, rows, whole):
+    """Nor that 29.9 of 30 epochs are as much as 30, but not the end, nor what was trained less."""
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    result(rows, "gru", 150.0, "paper", seed=whole, epochs=30.0)
+    result(rows, "gru", 130.0, "paper", seed=3 - whole, epochs=29.9, **partial())
+    result(rows, "gru", 110.0, seed=3)
+    assert verdict(manifest, rows, 4).said == "does not hold, 0 of 1 seed"
+
+
+def test_what_more_training_cannot_change(manifest, rows):
+    """A training that is ahead of the counts, or as near as the claim lets it be; not one that the counts are near."""
+
+    def judged(text, better, worse, **more):
+        claim = {**manifest.claims[4], "text": text, "better": better, "worse": worse, **more}
+        return judge(manifest, report.Results(rows), claim).said
+
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0)
+    result(rows, "gru", 141.5)
+    assert judged("GRU <= N-gram", "gru", "counts") == "holds, 1 of 1 seed"
+    assert judged("GRU < N-gram", "gru", "counts") == NOT_YET
+    for value, within in ((140.8, {}), (138.0, {"within": 0.03})):
+        result(rows, "gru", value)
+        assert judged("N-gram <= GRU", "counts", "gru", **within) == NOT_YET
+    result(rows, "gru", 130.0)
+    assert judged("N-gram <= GRU", "counts", "gru", within=0.03) == "does not hold, 0 of 1 seed"
+    assert judged("N-gram near N-gram", "counts", "counts", within=0.03) == "holds, 1 of 1 seed"
+
+
+def test_what_is_said_of_the_end_is_open_before(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0)
+    claim = {**manifest.claims[0], "at_end": True}
+    assert judge(manifest, report.Results(rows), claim).said == "open: said of whole trainings"
+    result(rows, "rntn", 120.0, "paper", epochs=30.0)
+    result(rows, "gru", 110.0, "paper", epochs=30.0)
+    assert judge(manifest, report.Results(rows), claim).said == "does not hold, 0 of 1 seed"
+    for run in ("rntn", "gru"):  # a seed that is not there yet says nothing
+        result(rows, run, 100.0, "paper", seed=2, epochs=29.9, **partial())
+    assert judge(manifest, report.Results(rows), claim).said == "does not hold, 0 of 1 seed"
+    for run in ("rntn", "gru"):
+        (rows / f"{run}.paper.seed1.json").unlink()
+    assert judge(manifest, report.Results(rows), claim).said == "open: said of whole trainings"  # the short one holds
+
+
+def test_claims_aside_are_counted_apart(manifest, rows):
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0)
+    judged = [verdict(manifest, rows)]
+    whole = line(report.summary(manifest, report.Results(rows), judged), "T16")
+    judged.append(judge(manifest, report.Results(rows), {**manifest.claims[0], "aside": "in a table alone"}))
+    shown = report.summary(manifest, report.Results(rows), judged)
+    assert line(shown, "T16") == whole and whole[-3:] == ["1", "0", "0"]
+    assert shown.endswith("\n\nClaims that are not counted here: 1 in a table alone (1 hold, 0 do not, 0 open).")
+    judged.append(judge(manifest, report.Results(rows), {**manifest.claims[0], "aside": "a\n# <b>"}))
+    assert report.summary(manifest, report.Results(rows), judged).endswith("; 1 a # &lt;b> (1 hold, 0 do not, 0 open).")

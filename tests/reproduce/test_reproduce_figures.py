@@ -1,0 +1,52 @@
+"""The figures drawn from made-up results."""
+
+import reproduce_figures as figures
+from made_up_results import drawn, measured_by_all, page_of, partial, result
+
+
+def legend(axes):
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_curves(manifest, rows):
+    measured_by_all(rows)
+    plan, axes = drawn(manifest, rows, 0)
+    assert axes.get_title() == "T16 Figure 9: validation (short schedule, 3 of 30 epochs)"
+    assert legend(axes) == ["GRURNN", "GRURNTN", "plain"] and len(axes.lines) == 3
+    assert axes.lines[0].get_xydata().tolist() == [[1, 200], [2, 155], [3, 140]]
+    assert (plan.other, plan.missing) == (["lstm"], []) and axes.get_yscale() == "linear"
+    assert "Left out, as measured by another schedule or only partly: `lstm`." in page_of(manifest, rows)
+
+
+def test_training_perplexity_is_logarithmic(manifest, rows):
+    result(rows, "gru", 110.0, "paper", epochs=4.0, **partial())
+    axes = drawn(manifest, rows, 1)[1]
+    assert axes.get_yscale() == "log" and axes.get_ylabel() == "training perplexity"
+    assert axes.get_title() == "T16 Figure 10: training (the paper's schedule, 4 of 30 epochs, partial)"
+
+
+def test_sweep(manifest, rows):
+    measured_by_all(rows)
+    result(rows, "gru", 112.0, seed=2)
+    plan, axes = drawn(manifest, rows, 2)
+    first, hollow, second = axes.lines
+    assert first.get_xydata().tolist() == [[1, 111], [100, 100]] and second.get_xydata().tolist() == [[1, 90]]
+    assert hollow.get_xydata().tolist() == [[1, 123]] and hollow.get_markerfacecolor() == "none"
+    assert legend(axes) == ["f", "g", "published"] and axes.get_xscale() == "log"
+    assert (plan.other, plan.missing) == (["lstm"], ["other"])
+
+
+def test_partial_points_are_not_drawn_among_complete_ones(manifest, rows):
+    measured_by_all(rows)
+    result(rows, "lstm", 80.0, epochs=2.0, **partial())
+    assert drawn(manifest, rows, 2)[0].other == ["lstm"]
+    for run in ("gru", "rntn", "plain", "other"):
+        result(rows, run, 80.0, epochs=2.0, **partial())
+    assert drawn(manifest, rows, 2)[1].get_title().endswith("(short schedule, 2 of 30 epochs, partial)")
+
+
+def test_legend_names(manifest):
+    assert figures.names(manifest, {"paper": "H16", "runs": ["gru", "other"]}) == {
+        "gru": "GRU, PPL, order 2", "other": "GRU, PPL, order 3"
+    }  # fmt: skip
+    assert figures.names(manifest, {"paper": "T16", "runs": ["gru", "chars"]}) == {"gru": "GRURNN", "chars": "chars"}

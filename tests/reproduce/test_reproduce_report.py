@@ -1,0 +1,208 @@
+"""RESULTS.md from made-up results: what is shown, left empty and refused."""
+
+import hashlib
+import sys
+
+import pytest
+import reproduce_manifest as manifests
+import reproduce_report as report
+import reproduce_results
+from made_up_results import drawn, line, measured_by_all, page_of, partial, result, verdict
+from reproduce_manifest import Refused
+
+
+def test_row(manifest, rows):
+    result(rows, "gru", 110.474)
+    assert line(page_of(manifest, rows), "GRURNN")[:-1] == [
+        "GRURNN", "`gru_lm`", "12,535,058", "97.78", "110.47", "+12.69 (+13.0 %)", "10 %, short, 3 epochs", "1",
+        "[short, 1](results/rows/gru.short.seed1.json)",
+    ]  # fmt: skip
+
+
+def test_nothing_measured(manifest, rows):
+    page = page_of(manifest, rows)
+    cells = ["LSTMRNN", "`lstm_lm`, scored with `--beam 1`", "", "108.26", "", "", "", "", "", "by\\|beam"]
+    assert line(page, "LSTMRNN") == cells
+    assert line(page, "PPL, order 3") == ["GRU", "PPL, order 3", "`other_lm`", *[""] * 7]
+    assert "Nothing has been measured yet." in page and "![" not in page
+    assert line(page, "| all |") == ["all", "6", "0", "0", "0", "0", "5"]
+    assert "Figures not measured: Figure 9 (validation), Figure 10 (training)." in page
+
+
+def test_the_better_budget_is_shown(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 99.0, "paper", epochs=12.0, **partial())
+    assert line(page_of(manifest, rows), "GRURNN")[4:7] == [
+        "99.00",
+        "+1.22 (+1.2 %)",
+        "40 %, paper, 12 epochs, partial",
+    ]
+    result(rows, "gru", 105.0, "paper", epochs=2.0, **partial())
+    assert line(page_of(manifest, rows), "GRURNN")[6] == "10 %, short, 3 epochs"
+
+
+def test_full_schedule_ended_by_the_rule(manifest, rows):
+    result(rows, "gru", 97.0, "paper", epochs=17.0, stopped="rule", of_paper=1.0)
+    page = page_of(manifest, rows)
+    assert line(page, "GRURNN")[6] == "100 %, paper, 17 epochs, by its rule"
+    assert line(page, "| T16 |", "| 3 |")[:4] == ["T16", "3", "1", "1"]
+
+
+def test_seeds(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 112.0, seed=2)
+    result(rows, "gru", 150.0, seed=3, epochs=1.0, **partial())
+    cells = line(page_of(manifest, rows), "GRURNN")
+    assert cells[4] == "111.00 (110.00–112.00)" and cells[7] == "1, 2" and cells[8].count("](") == 2
+
+
+def test_seeds_of_which_the_rule_ended_one_sooner(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 112.0, seed=2, epochs=2.0, stopped="rule")
+    assert line(page_of(manifest, rows), "GRURNN")[6:8] == ["6.7 %, short, 2–3 epochs, by its rule", "1, 2"]
+
+
+def test_only_its_own_scoring_fills_a_row(manifest, rows):
+    result(rows, "lstm", 120.0)
+    assert line(page_of(manifest, rows), "LSTMRNN")[4] == ""
+    result(rows, "lstm", 120.0, test={"": {"ppl": 120.0}, "--beam 1": {"ppl": 101.0}})
+    assert line(page_of(manifest, rows), "LSTMRNN")[4] == "101.00"
+
+
+def test_decimals_follow_the_table(manifest, rows):
+    result(rows, "gru", 125.26)
+    assert line(page_of(manifest, rows), "order 2")[4:7] == ["123", "125.3", "+2.3 (+1.9 %)"]
+
+
+def test_times_are_ratios(manifest, rows):
+    scores = {"ratio": 2.5, "low": 2.4, "high": 2.6, "reference": "elman_lm"}
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "parameters": None}
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": scores})
+    cells = ["", "2.48", "2.50 (2.40–2.60)", "+0.02 (+0.8 %)", "40 updates timed"]
+    assert line(page_of(manifest, rows), "2.48")[2:7] == cells
+
+
+def test_diverged(manifest, rows):
+    result(rows, "gru", float("nan"))
+    result(rows, "rntn", 110.0)
+    assert line(page_of(manifest, rows), "GRURNN")[4:6] == ["diverged", ""]
+    assert verdict(manifest, rows).holds is True
+    first, second = drawn(manifest, rows, 0)[1].lines
+    assert len(first.get_xdata()) == 0 and len(second.get_xdata()) == 3
+
+
+def test_medium_schedules(manifest, rows):
+    """A row shows what is trained further; a claim compares what both have; a figure draws what most have."""
+    for run, value in (("gru", 110.0), ("rntn", 115.0)):
+        result(rows, run, value)
+    result(rows, "rntn", 95.0, "medium", epochs=9.0)
+    page = page_of(manifest, rows)
+    shown = "[medium, 1](results/rows/rntn.medium.seed1.json)"
+    assert "30 %, medium, 9 epochs" in line(page, shown) and "three tenths" in page
+    assert verdict(manifest, rows).holds is False
+    assert drawn(manifest, rows, 0)[1].get_title().endswith("(short schedule, 3 of 30 epochs)")
+    result(rows, "gru", 97.0, "medium", epochs=9.0)
+    said = verdict(manifest, rows)
+    assert said.holds is True and (said.better.kind, said.worse.kind) == ("medium", "medium")
+    assert drawn(manifest, rows, 0)[1].get_title().endswith("(medium schedule, 9 of 30 epochs)")
+
+
+def test_schedules_in_use(manifest, rows, monkeypatch):
+    file = result(rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --lr 0.5".split()})
+    page = page_of(manifest, rows)
+    short = line(page, "a tenth")
+    assert short[2:6] == [
+        "short", "3 epochs", "`--optimizer adagrad --lr 0.05`", "`--lr 0.05`, without `--lr 0.02 --lr-ratio 1.0`"
+    ]  # fmt: skip
+    assert short[6:] == ["`--sample-break-mode eos`", "a tenth", "1"]
+    assert line(page, "30 is ours")[2] == "paper" and "--lr 7" not in page
+    assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
+    monkeypatch.setattr(reproduce_results, "SAME_RESULTS", ("--lr",))
+    assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
+
+
+def test_what_is_no_training_is_not_held_against_one(manifest, rows):
+    """A model of counts has no --arch; neither it nor a measurement of time is a model trained by a full schedule."""
+    command = "python scripts/kneser_ney.py x --order 5".split()
+    result(rows, "counts", 141.0, "paper", epochs=1.0, of_paper=1.0, commands={"train": command})
+    page = page_of(manifest, rows)
+    assert "was trained without" not in page
+    row = manifests.Row("T16", "Table II", "N-gram", "test PPL", 141, "counts")
+    results = report.Results(rows)
+    assert report.counted(manifest, results, [row, *manifest.rows]) == [7, 1, 0]
+    result(rows, "gru", 97.0, "paper", epochs=30.0)
+    assert report.counted(manifest, report.Results(rows), [row, *manifest.rows]) == [7, 3, 2]
+
+
+def test_machines(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 110.0, seed=2, modified=True)
+    new = {"processor": "Xeon", "cores": 16, "threads": 16, "gpu": "H200", "versions": {"ve-fairseq": "0.12.3"}}
+    result(rows, "rntn", 110.0, environment=new)
+    page = page_of(manifest, rows)
+    assert "- AMD EPYC, 2 cores, 1 thread; torch 2.13.0: 2 results\n" in page
+    assert "- H200, Xeon, 16 cores, 16 threads; fairseq 0.12.3: 1 result\n" in page
+    assert "not committed: 1" in page
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda text: text[:40], "Unterminated string|Expecting"),
+        (lambda text: "[]", "not an object"),
+        (lambda text: text.replace('"schema": 1', '"schema": 9'), "schema 9 is unknown"),
+        (lambda text: text.replace('"of_paper"', '"of_papers"'), "'of_paper' is missing"),
+        (lambda text: text.replace('"test": {"": {"ppl"', '"test": {"": {"bpc"'), "'ppl' is missing"),
+        (lambda text: text.replace('"seed": 1', '"seed": 2'), "should be named gru.short.seed2.json"),
+        (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, medium"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": null}'), "no list of words"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": [5]}'), "no list of words"),
+        (lambda text: text.replace('"ppl": 400.0', '"ppl": "x"'), "could not convert string to float"),
+    ],
+)
+def test_malformed_results_are_refused(rows, change, message):
+    file = result(rows, "gru", 110.0)
+    file.write_text(change(file.read_text()))
+    with pytest.raises(Refused, match=message) as refused:
+        report.Results(rows)
+    assert str(file) in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "run, message",
+    [
+        ("gur", "unknown run 'gur'"),
+        ("chars", "metric 'ppl', but 'chars' has 'bpc'"),
+        ("time-lstm", "the schedule of 'time-lstm' has no short form"),
+    ],
+)
+def test_what_the_manifest_has_not_is_refused(manifest, rows, run, message):
+    file = result(rows, run, 110.0, **({"metric": "seconds", "test": {}} if run == "time-lstm" else {}))
+    with pytest.raises(Refused, match=message) as refused:
+        report.write(manifest, report.Results(rows), rows.parents[1] / "RESULTS.md")
+    assert str(file) in str(refused.value)
+
+
+def test_same_results_same_bytes(manifest, rows, tmp_path):
+    measured_by_all(rows)
+    sums = []
+    for _ in range(2):
+        files = report.write_all(manifest, report.Results(rows), tmp_path)
+        sums.append([(file.name, hashlib.sha256(file.read_bytes()).hexdigest()) for file in files])
+        assert max(file.stat().st_size for file in files) < 150_000
+    assert sums[0] == sums[1]
+    stems = ("t16-figure-9", "t16-figure-10", "h16-figure-6.1")
+    assert [name for name, _ in sums[0]] == [
+        *(f"{stem}.{ending}" for stem in stems for ending in ("png", "svg")), "RESULTS.md"
+    ]  # fmt: skip
+    assert (tmp_path / "results/figures/t16-figure-9.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "results/figures/t16-figure-9.svg").read_bytes().startswith(b"<?xml")
+    page = (tmp_path / "RESULTS.md").read_text(encoding="utf-8")
+    assert "](results/figures/h16-figure-6.1.png)" in page and str(tmp_path) not in page
+
+
+def test_without_matplotlib(manifest, rows, tmp_path, monkeypatch, capsys):
+    measured_by_all(rows)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert report.write_all(manifest, report.Results(rows), tmp_path) == [tmp_path / "RESULTS.md"]
+    assert "matplotlib is not installed" in capsys.readouterr().err
