@@ -11,8 +11,10 @@ before each step are a piece of it. Runs are slices of the T·B rows of ``[T, B,
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
+from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import Kernel, flat
 
 
@@ -35,21 +37,32 @@ class HORNN(Kernel):
     # ---- one path ----------------------------------------------------------------------------------------------------
 
     def start(self, carry, keep):
-        self.weight_t = self.inputs[1].transpose(1, 2).unbind(0)
+        self.ahead = self.factors(self.inputs[1].transpose(1, 2))
+
+    def factors(self, weights):
+        """α^n W_n for every path, and for the n steps that it is computed for at once."""
+        batch, by_path = self.hs.size(1), enumerate(weights.unbind(0), 1)
+        return [Factor(weight if self.factor == 1 else weight * self.factor**n, n * batch) for n, weight in by_path]
 
     def feed(self, n: int, run: slice) -> None:
         """Compute path n for a run of at most n steps, whose outputs (``before[0]``) are pre-activations so far."""
-        self.before[0][run].addmm_(self.before[n][run], self.weight_t[n - 1], alpha=self.factor**n)
+        here = self.before[0][run]
+        self.ahead[n - 1].times_plus(self.before[n][run], here, out=here)
 
     def pool(self, t: int) -> None:
         """What is left to do for the pre-activation of step t when all its paths are there."""
 
     def start_back(self, needs):
-        self.weight = self.inputs[1].unbind(0)
+        self.ways_back = self.factors(self.inputs[1])
 
     def feed_back(self, n: int, run: slice) -> None:
         """Its way back: from the gradients of pre-activations (``d_before[0]``) to those of the states n before."""
-        self.d_before[n][run].addmm_(self.d_before[0][run], self.weight[n - 1], alpha=self.factor**n)
+        self.add_back(self.ways_back[n - 1], self.d_before[0][run], n, run)
+
+    def add_back(self, factor: Factor, d_path: Tensor, n: int, run: slice) -> None:
+        """Add the gradients of a path, times its matrix, to those of the states n before."""
+        d_before = self.d_before[n][run]
+        factor.times_plus(d_path, d_before, out=d_before)
 
     def finish(self):
         return self.d_x, self.weight_gradient([flat(self.d_x)] * self.order)
@@ -58,7 +71,7 @@ class HORNN(Kernel):
         """``[N, H, H]`` from the gradients of every W_n h_{t-n}, each ``[T·B, H]``."""
         gradient = torch.empty_like(self.inputs[1])
         for n, (part, d_path, before) in enumerate(zip(gradient, d_paths, self.shifted(self.hs)[1:]), 1):
-            part.addmm_(d_path.t(), before, beta=0, alpha=self.factor**n)
+            torch.mul(product(d_path.t(), before), self.factor**n, out=part)
         return gradient
 
     def shifted(self, buffer):
@@ -133,7 +146,7 @@ class MaxHORNN(HORNN):
 
     def feed(self, n, run):
         out = self.path_rows[n - 1][run if self.keep else slice(run.stop - run.start)]
-        torch.mm(self.before[n][run], self.weight_t[n - 1], out=out)
+        self.ahead[n - 1].times(self.before[n][run], out=out)
 
     def pool(self, t):
         largest, *others = (path[t if self.keep else t % n] for n, path in enumerate(self.path_steps, 1))
@@ -155,7 +168,7 @@ class MaxHORNN(HORNN):
 
     def feed_back(self, n, run):
         d_path = torch.mul(self.d_before[0][run], self.share_rows[n - 1][run], out=self.d_paths[n - 1][run])
-        self.d_before[n][run].addmm_(d_path, self.weight[n - 1])
+        self.add_back(self.ways_back[n - 1], d_path, n, run)
 
     def finish(self):
         return self.d_x, self.weight_gradient(self.d_paths)
@@ -176,7 +189,7 @@ class GatedHORNN(HORNN):
         self.keep = keep  # if not, every path has room for one run
         self.paths, self.gates = (g.new_empty(self.steps if keep else self.order, *g.shape[1:]) for _ in range(2))
         self.each_n = list(zip(*map(self.columns, (g, self.paths, self.gates))))
-        self.gate_weight_t = gate_weight.transpose(1, 2).unbind(0)
+        self.ahead_to_gate = self.factors(gate_weight.transpose(1, 2))
 
     def columns(self, buffer):
         """``[T, B, N·H]`` as N tensors ``[T·B, H]``."""
@@ -186,13 +199,13 @@ class GatedHORNN(HORNN):
         g, paths, gates = self.each_n[n - 1]
         here = run if self.keep else slice(run.stop - run.start)
         before, path, gate = self.before[n][run], paths[here], gates[here]
-        torch.mm(before, self.weight_t[n - 1], out=path)
-        torch.addmm(g[run], before, self.gate_weight_t[n - 1], out=gate).sigmoid_()
+        self.ahead[n - 1].times(before, out=path)
+        self.ahead_to_gate[n - 1].times_plus(before, g[run], out=gate).sigmoid_()
         self.before[0][run].addcmul_(gate, path)
 
     def start_back(self, needs):
         super().start_back(needs)
-        self.gate_weight = self.inputs[3].unbind(0)
+        self.back_from_gate = self.factors(self.inputs[3])
         self.d_paths = torch.empty_like(self.paths)
         self.d_g = self.gates * self.paths  # slopes, until the loop comes by
         self.d_g.addcmul_(self.d_g, self.gates, value=-1)
@@ -203,7 +216,8 @@ class GatedHORNN(HORNN):
         gate, d_path, d_g = (buffer[run] for buffer in self.each_n[n - 1])
         torch.mul(d_after, gate, out=d_path)
         d_g.mul_(d_after)
-        self.d_before[n][run].addmm_(d_path, self.weight[n - 1]).addmm_(d_g, self.gate_weight[n - 1])
+        self.add_back(self.ways_back[n - 1], d_path, n, run)
+        self.add_back(self.back_from_gate[n - 1], d_g, n, run)
 
     def finish(self):
         d_weight, d_gate_weight = (self.weight_gradient(self.columns(d)) for d in (self.d_paths, self.d_g))

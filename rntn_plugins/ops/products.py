@@ -12,9 +12,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
-SMALL = 180_000  # numbers of a matrix below which torch's own product of a few rows is as quick
-SMALL_WORK = 4_000_000  # multiply-adds below which any product is
-TURNED_WORK = 400_000_000  # the same where the left matrix has to be turned first
+STEP_WORK = 2_000_000  # multiply-adds of a step below which torch's own product is as quick
+SMALL_WORK = 4_000_000  # the same of a single product
 LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
 
 _linear = _lay_out = None
@@ -35,10 +34,12 @@ def by_onednn(*tensors: Tensor) -> bool:
 
 def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
     """a b + bias: ``[M, K], [K, N], [N] -> [M, N]``, without autograd."""
-    work = a.size(0) * b.numel()
     fits = bias is None or (by_onednn(bias) and bias.shape == b.shape[1:])
-    if work < (SMALL_WORK if a.is_contiguous() else TURNED_WORK) or not by_onednn(a, b) or not fits:
+    if a.size(0) * b.numel() < SMALL_WORK or not by_onednn(a, b) or not fits:
         return a @ b if bias is None else torch.addmm(bias, a, b)
+    if bias is None and not a.is_contiguous() and b.numel() + a.size(0) * b.size(1) < a.numel():
+        turned = _linear(b.t().contiguous(), dense(a), None, "none", [], "")  # (bᵀ aᵀ)ᵀ has less to turn
+        return turned.t().contiguous()
     bias = None if bias is None else bias.contiguous()
     return _linear(a.contiguous(), dense(b.t()), bias, "none", [], "")
 
@@ -49,27 +50,38 @@ def dense(matrix: Tensor) -> Tensor:
 
 
 class Factor:
-    """A matrix M ``[K, N]`` that the rows of every step are multiplied with, without autograd."""
+    """A matrix M ``[K, N]`` that the rows of every step are multiplied with, without autograd.
+
+    Args:
+        matrix: M.
+        rows: how many rows a step has.
+    """
 
     def __init__(self, matrix: Tensor, rows: int) -> None:
-        self.matrix, self.laid_out = matrix, None
-        if matrix.numel() >= SMALL and rows > 1 and by_onednn(matrix):
-            self.laid_out = dense(matrix.t())
-            if matrix.size(0) <= LONG * matrix.size(1):
-                self.laid_out = _lay_out(self.laid_out, rows)
+        self.matrix, self.rows, self.uses = matrix, rows, 0
+        self.onednn = rows > 1 and rows * matrix.numel() >= STEP_WORK and by_onednn(matrix)
+
+    def laid_out(self) -> Tensor:
+        """Mᵀ for oneDNN, from the second product on in blocks: a single step is sooner done without."""
+        self.uses += 1
+        if self.uses == 1:
+            self.turned = dense(self.matrix.t())
+        elif self.uses == 2 and self.matrix.size(0) <= LONG * self.matrix.size(1):
+            self.turned = _lay_out(self.turned, self.rows)
+        return self.turned
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:
         """x M: ``[B, N]``, into *out*."""
-        return torch.mm(x, self.matrix, out=out) if self.laid_out is None else out.copy_(self.of(x))
+        return out.copy_(self.of(x)) if self.onednn else torch.mm(x, self.matrix, out=out)
 
     def of(self, x: Tensor) -> Tensor:
         """x M: a new ``[B, N]``."""
-        if self.laid_out is None:
+        if not self.onednn:
             return torch.mm(x, self.matrix)
-        return _linear(x.contiguous(), self.laid_out, None, "none", [], "")
+        return _linear(x.contiguous(), self.laid_out(), None, "none", [], "")
 
     def times_plus(self, x: Tensor, other: Tensor, out: Tensor) -> Tensor:
         """x M + other: ``[B, N]``, into *out*, which may be *other*."""
-        if self.laid_out is None:
+        if not self.onednn:
             return torch.addmm(other, x, self.matrix, out=out)
-        return out.copy_(_linear.binary(x.contiguous(), other.contiguous(), self.laid_out, None, "add"))
+        return out.copy_(_linear.binary(x.contiguous(), other.contiguous(), self.laid_out(), None, "add"))

@@ -158,8 +158,7 @@ def test_same_function_by_onednn(name, monkeypatch):
     """Float32, with every product left to oneDNN, and plain LSTMs to its own."""
     if not products.by_onednn(torch.ones(1)):
         pytest.skip("torch has no oneDNN here")
-    for module, limit in ((products, "SMALL"), (products, "SMALL_WORK"), (products, "TURNED_WORK"),
-                          (inputs, "SMALL_WORK")):  # fmt: skip
+    for module, limit in ((products, "STEP_WORK"), (products, "SMALL_WORK"), (inputs, "SMALL_WORK")):
         monkeypatch.setattr(module, limit, 0)
     layer = make(name, next(variants(name)), 5, 6).float()
     if layer.cell.has_fused:

@@ -177,8 +177,7 @@ def test_by_onednn(name, options, monkeypatch):
     """Float32, with every product left to oneDNN."""
     if not products.by_onednn(torch.ones(1)):
         pytest.skip("torch has no oneDNN here")
-    for module, limit in ((products, "SMALL"), (products, "SMALL_WORK"), (products, "TURNED_WORK"),
-                          (inputs, "SMALL_WORK")):  # fmt: skip
+    for module, limit in ((products, "STEP_WORK"), (products, "SMALL_WORK"), (inputs, "SMALL_WORK")):
         monkeypatch.setattr(module, limit, 0)
     shape = SHAPES[1]
     network = make(name, options, shape)

@@ -5,7 +5,7 @@ import torch
 
 from rntn_plugins.ops import bilinear
 from rntn_plugins.ops.inputs import Rows, project
-from rntn_plugins.ops.products import LONG, SMALL, SMALL_WORK, TURNED_WORK, Factor, by_onednn, product
+from rntn_plugins.ops.products import LONG, SMALL_WORK, STEP_WORK, Factor, by_onednn, product
 
 needs_onednn = pytest.mark.skipif(not by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
 
@@ -18,8 +18,8 @@ def close(a, b):
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("gaps", [False, True])
 def test_products(turned, gaps):
-    size = 740
-    assert size**3 >= TURNED_WORK > SMALL_WORK
+    size = 170
+    assert size**3 >= SMALL_WORK
     a, b = torch.randn(2, size, size)
     a, wide = a.t() if turned else a, torch.randn(size, size + 3)
     if gaps:  # some layouts have no quick product: they must be laid out anew, and give the same
@@ -35,23 +35,44 @@ def test_products(turned, gaps):
 @pytest.mark.parametrize("rows, columns", [(300, 620), (620, 300), (20 * LONG, 600), (LONG * 110, 105)])
 def test_factors(rows, columns):
     """Matrices large enough, laid out anew or not; rows with gaps, results into what was added."""
-    assert rows * columns >= SMALL
-    matrix, x, other = torch.randn(rows, columns), torch.randn(4, 2 * rows)[:, :rows], torch.randn(4, columns)
+    assert 20 * rows * columns >= STEP_WORK
+    matrix, x, other = torch.randn(rows, columns), torch.randn(20, 2 * rows)[:, :rows], torch.randn(20, columns)
     for each in (matrix, matrix.t().contiguous().t()):
-        factor = Factor(each, 4)
-        assert factor.laid_out is not None
-        close(factor.of(x), x @ matrix)
-        close(factor.times(x, out=torch.empty(4, columns)), x @ matrix)
-        close(factor.times_plus(x, other, out=torch.empty(4, columns)), x @ matrix + other)
-        into = other.clone()
-        assert factor.times_plus(x, into, out=into) is into
-        close(into, x @ matrix + other)
+        factor = Factor(each, 20)
+        assert factor.onednn
+        for _ in range(2):  # before and after the matrix is laid out
+            close(factor.of(x), x @ matrix)
+            close(factor.times(x, out=torch.empty(20, columns)), x @ matrix)
+            close(factor.times_plus(x, other, out=torch.empty(20, columns)), x @ matrix + other)
+            into = other.clone()
+            assert factor.times_plus(x, into, out=into) is into
+            close(into, x @ matrix + other)
+
+
+@needs_onednn
+def test_a_matrix_is_laid_out_for_its_second_product():
+    matrix, x = torch.randn(300, 620), torch.randn(20, 300)
+    factor = Factor(matrix, 20)
+    close(factor.of(x), x @ matrix)
+    assert factor.turned.data_ptr() == matrix.data_ptr(), "a single step reads the matrix where it lies"
+    close(factor.of(x), x @ matrix)
+    assert factor.turned.is_mkldnn
+
+
+@needs_onednn
+def test_the_smaller_matrix_is_turned():
+    """For a turned left matrix much larger than what else there is; the product is contiguous, as gradients must be."""
+    a, b = torch.randn(60, 3000).t(), torch.randn(60, 25)
+    assert a.size(0) * b.numel() >= SMALL_WORK and a.numel() > b.numel() + 3000 * 25
+    found = product(a, b)
+    close(found, a @ b)
+    assert found.is_contiguous()
 
 
 @pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])
 def test_other_types_and_small_ones_are_left_to_torch(tensor):
     factor = Factor(tensor, 4)
-    assert factor.laid_out is None
+    assert not factor.onednn
     x = torch.randn(4, len(tensor), dtype=tensor.dtype)
     assert torch.equal(factor.of(x), x @ tensor) and torch.equal(product(x, tensor), x @ tensor)
 
