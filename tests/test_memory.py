@@ -24,8 +24,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "cli")]
 import memory as script  # noqa: E402
 import memory_report as report  # noqa: E402
 from commands import TRAIN  # noqa: E402
-from conftest import binarise  # noqa: E402
 from conllu_setup import SMALL, TAGGING, inside, prepare, splits  # noqa: E402
+from corpus import binarise  # noqa: E402
 
 T, B, I, H, V = 6, 3, 3, 4, 9  # noqa: E741
 VOCABULARY = Vocabulary(V, [f"w{i}" for i in range(V)], torch.arange(V, 0, -1))

@@ -240,7 +240,7 @@ def test_loading_in_python(tmp_path):
 
     sys.path.insert(0, str(Path(__file__).parent / "cli"))
     from commands import TRAIN, fairseq
-    from conftest import binarise
+    from corpus import binarise
 
     data = binarise(tmp_path)
     fairseq("train", data, *TRAIN, "--arch", "gru_rntn_lm", "--max-update", 3, "--save-dir", tmp_path,

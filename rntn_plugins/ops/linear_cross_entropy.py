@@ -15,7 +15,7 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.products import product
+from rntn_plugins.ops.products import product, product_into
 
 #: A chunk has as many rows as keep the buffer below this many numbers (a processor's cache, roughly) ...
 NUMBERS = 2**22
@@ -88,7 +88,7 @@ def in_chunks(
     rows = min(chunk or rows_of_chunk(count, symbols), count)
     losses = features.new_empty(count, 1)
     d_features = torch.empty_like(features) if needs[0] else None
-    d_weight = torch.zeros_like(weight) if needs[1] and not count else None
+    d_weight = (torch.empty_like if count else torch.zeros_like)(weight) if needs[1] else None
     d_bias = torch.zeros_like(bias) if needs[2] else None
     one_each = features.new_ones(rows, 1)
     for start in range(0, count, rows or 1):
@@ -103,10 +103,9 @@ def in_chunks(
         ones = one_each[: len(x)]
         scores.scatter_add_(1, labels, -ones)
         if d_features is not None:
-            d_features[start : start + rows] = product(scores, weight)
-        if needs[1]:
-            d_part = product(scores.t(), x)
-            d_weight = d_part if d_weight is None else d_weight.add_(d_part)
+            product_into(d_features[start : start + rows], scores, weight, add=False)
+        if d_weight is not None:
+            product_into(d_weight, scores.t(), x, add=start > 0)
         if d_bias is not None:
             d_bias.addmv_(scores.t(), ones.squeeze(1))  # the sum of the rows, quicker than sum(0)
     return -losses.sum(), [d_features, d_weight, d_bias]

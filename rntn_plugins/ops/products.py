@@ -14,6 +14,7 @@ from torch import Tensor
 
 STEP_WORK = 2_000_000  # multiply-adds of a step below which torch's own product is as quick
 SMALL_WORK = 4_000_000  # the same of a single product
+BLOCK = 2**22  # numbers of a product that is computed apart from where it is wanted, at a time
 LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
 
 _linear = _lay_out = None
@@ -33,13 +34,32 @@ def by_onednn(*tensors: Tensor) -> bool:
 
 
 def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
-    """a b + bias: ``[M, K], [K, N], [N] -> [M, N]``, without autograd."""
+    """a b + bias: ``[M, K], [K, N], [N] -> [M, N]``, contiguous, without autograd."""
     fits = bias is None or (by_onednn(bias) and bias.shape == b.shape[1:])
-    if a.size(0) * b.numel() < SMALL_WORK or not by_onednn(a, b) or not fits:
+    if not (fits and gains(a, b)):
         return a @ b if bias is None else torch.addmm(bias, a, b)
+    return _product(a, b, bias).contiguous()
+
+
+def product_into(out: Tensor, a: Tensor, b: Tensor, add: bool) -> None:
+    """a b into *out* ``[M, N]``, or added to it, with little memory beside it."""
+    if not gains(a, b):
+        out.addmm_(a, b, beta=float(add))  # beta 0: what was there is not read
+        return
+    rows = -(-BLOCK // out.size(1))
+    for part, lines in zip(out.split(rows), a.split(rows)):
+        found = _product(lines, b)
+        part.add_(found) if add else part.copy_(found)
+
+
+def gains(a: Tensor, b: Tensor) -> bool:
+    return a.size(0) * b.numel() >= SMALL_WORK and by_onednn(a, b)
+
+
+def _product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
+    """a b + bias by oneDNN, which may lie turned."""
     if bias is None and not a.is_contiguous() and b.numel() + a.size(0) * b.size(1) < a.numel():
-        turned = _linear(b.t().contiguous(), dense(a), None, "none", [], "")  # (bᵀ aᵀ)ᵀ has less to turn
-        return turned.t().contiguous()
+        return _linear(b.t().contiguous(), dense(a), None, "none", [], "").t()  # (bᵀ aᵀ)ᵀ has less to turn
     bias = None if bias is None else bias.contiguous()
     return _linear(a.contiguous(), dense(b.t()), bias, "none", [], "")
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from rntn_plugins.ops import bilinear
+from rntn_plugins.ops import bilinear, products
 from rntn_plugins.ops.inputs import Rows, project
-from rntn_plugins.ops.products import LONG, SMALL_WORK, STEP_WORK, Factor, by_onednn, product
+from rntn_plugins.ops.products import LONG, SMALL_WORK, STEP_WORK, Factor, by_onednn, product, product_into
 
 needs_onednn = pytest.mark.skipif(not by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
 
@@ -29,6 +29,21 @@ def test_products(turned, gaps):
     close(product(a, b), a @ b)
     for each in (bias, torch.randn(2 * size)[::2], torch.randn(1).expand(size), torch.randn(1)):
         close(product(a, b, each), a @ b + each)
+
+
+@pytest.mark.parametrize("shape", [(3000, 60, 25), (300, 150, 100), (4, 3, 5)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("block", [1, 2**12, 2**20])
+def test_products_into(shape, turned, block, monkeypatch):
+    """In blocks or at once; what was there is added to, or not even read."""
+    monkeypatch.setattr(products, "BLOCK", block)
+    rows, inner, columns = shape
+    a = torch.randn(inner, rows).t() if turned else torch.randn(rows, inner)
+    b, out = torch.randn(inner, columns), torch.full((rows, columns), float("nan"))
+    product_into(out, a, b, add=False)
+    close(out, a @ b)
+    product_into(out, a, b, add=True)
+    close(out, 2 * (a @ b))
 
 
 @needs_onednn
