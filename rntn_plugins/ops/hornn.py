@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import Factor, product_into
 from rntn_plugins.ops.recurrence import Kernel, flat
 
 
@@ -42,7 +42,7 @@ class HORNN(Kernel):
     def factors(self, weights):
         """α^n W_n for every path, and for the n steps that it is computed for at once."""
         batch, by_path = self.hs.size(1), enumerate(weights.unbind(0), 1)
-        return [Factor(weight if self.factor == 1 else weight * self.factor**n, n * batch) for n, weight in by_path]
+        return [Factor(weight, n * batch, self.factor**n) for n, weight in by_path]
 
     def feed(self, n: int, run: slice) -> None:
         """Compute path n for a run of at most n steps, whose outputs (``before[0]``) are pre-activations so far."""
@@ -71,7 +71,7 @@ class HORNN(Kernel):
         """``[N, H, H]`` from the gradients of every W_n h_{t-n}, each ``[T·B, H]``."""
         gradient = torch.empty_like(self.inputs[1])
         for n, (part, d_path, before) in enumerate(zip(gradient, d_paths, self.shifted(self.hs)[1:]), 1):
-            torch.mul(product(d_path.t(), before), self.factor**n, out=part)
+            product_into(part, d_path.t(), before, add=False, scale=self.factor**n)
         return gradient
 
     def shifted(self, buffer):

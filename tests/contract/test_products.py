@@ -5,6 +5,7 @@ import torch
 
 from rntn_plugins.ops import bilinear, products
 from rntn_plugins.ops.inputs import Rows, project
+from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.ops.products import LONG, SMALL_WORK, STEP_WORK, Factor, by_onednn, product, product_into
 
 needs_onednn = pytest.mark.skipif(not by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
@@ -31,19 +32,59 @@ def test_products(turned, gaps):
         close(product(a, b, each), a @ b + each)
 
 
-@pytest.mark.parametrize("shape", [(3000, 60, 25), (300, 150, 100), (4, 3, 5)])
+@pytest.fixture
+def asked(monkeypatch):
+    """The shapes of the operands of every product that oneDNN is asked for."""
+    shapes, linear = [], products._linear
+
+    def recorded(x, weight, *others):
+        shapes.append((tuple(x.shape), tuple(weight.shape)))
+        return linear(x, weight, *others)
+
+    monkeypatch.setattr(products, "_linear", recorded)
+    return shapes
+
+
+@needs_onednn
+@pytest.mark.parametrize("block, blocks", [(2**12, 46), (2**16, 2), (2**20, 1)])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("block", [1, 2**12, 2**20])
-def test_products_into(shape, turned, block, monkeypatch):
-    """In blocks or at once; what was there is added to, or not even read."""
+def test_products_into(turned, block, blocks, monkeypatch, asked):
+    """In blocks of one size or at once; what was there is added to, or not even read."""
     monkeypatch.setattr(products, "BLOCK", block)
-    rows, inner, columns = shape
-    a = torch.randn(inner, rows).t() if turned else torch.randn(rows, inner)
-    b, out = torch.randn(inner, columns), torch.full((rows, columns), float("nan"))
-    product_into(out, a, b, add=False)
-    close(out, a @ b)
+    a = torch.randn(60, 3170).t() if turned else torch.randn(3170, 60)
+    b, wide = torch.randn(60, 25), torch.full((3170, 30), float("nan"))
+    out = wide[:, 2:27]
+    product_into(out, a, b, add=False, scale=0.5)
+    close(out, a @ b / 2)
     product_into(out, a, b, add=True)
-    close(out, 2 * (a @ b))
+    close(out, 1.5 * (a @ b))
+    assert len(asked) == 2 * blocks and wide.isnan().sum() == 3170 * 5
+
+
+def test_small_products_into():
+    out = torch.full((4, 5), float("nan"))
+    a, b = torch.randn(4, 3), torch.randn(3, 5)
+    product_into(out, a, b, add=False, scale=3.0)
+    product_into(out, a, b, add=True)
+    close(out, 4 * (a @ b))
+
+
+@needs_onednn
+def test_the_soft_max_goes_by_onednn(monkeypatch, asked):
+    """All three of its products; in chunks, and in blocks of symbols."""
+    monkeypatch.setattr(products, "SMALL_WORK", 1)
+    monkeypatch.setattr(products, "BLOCK", 2**9)
+    features, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((50, 16), (90, 16), (90,)))
+    target = torch.randint(90, (50,))
+    found = linear_cross_entropy(features, weight, bias, target, -1, chunk=20)
+    wanted = torch.nn.functional.cross_entropy(features @ weight.t() + bias, target, reduction="sum")
+    close(found, wanted)
+    gradients = torch.autograd.grad(found, (features, weight, bias))
+    for a, b in zip(gradients, torch.autograd.grad(wanted, (features, weight, bias))):
+        close(a, b)
+        assert a.is_contiguous()
+    rows = [x[0] for x, _ in asked if x[1] == 16]
+    assert rows == [20, 20, 10] and len(asked) > 3 * len(rows)
 
 
 @needs_onednn
@@ -69,19 +110,40 @@ def test_a_matrix_is_laid_out_for_its_second_product():
     matrix, x = torch.randn(300, 620), torch.randn(20, 300)
     factor = Factor(matrix, 20)
     close(factor.of(x), x @ matrix)
-    assert factor.turned.data_ptr() == matrix.data_ptr(), "a single step reads the matrix where it lies"
+    assert factor._turned.data_ptr() == matrix.data_ptr(), "a single step reads the matrix where it lies"
     close(factor.of(x), x @ matrix)
-    assert factor.turned.is_mkldnn
+    assert factor._turned.is_mkldnn
+
+
+@pytest.mark.parametrize("size", [9, 300])
+def test_scaled_factors(size):
+    matrix, x, other = torch.randn(size, size), torch.randn(20, size), torch.randn(20, size)
+    factor = Factor(matrix, 20, scale=0.6)
+    for _ in range(2):
+        close(factor.of(x), 0.6 * (x @ matrix))
+        close(factor.times(x, out=torch.empty(20, size)), 0.6 * (x @ matrix))
+        close(factor.times_plus(x, other, out=torch.empty(20, size)), 0.6 * (x @ matrix) + other)
 
 
 @needs_onednn
-def test_the_smaller_matrix_is_turned():
+@pytest.mark.parametrize("gaps", [0, 7])
+def test_the_smaller_matrix_is_turned(gaps, asked):
     """For a turned left matrix much larger than what else there is; the product is contiguous, as gradients must be."""
-    a, b = torch.randn(60, 3000).t(), torch.randn(60, 25)
-    assert a.size(0) * b.numel() >= SMALL_WORK and a.numel() > b.numel() + 3000 * 25
+    a, b = torch.randn(60, 3000 + gaps)[:, :3000].t(), torch.randn(60, 25)
     found = product(a, b)
     close(found, a @ b)
-    assert found.is_contiguous()
+    assert found.is_contiguous() and asked == [((25, 60), (3000, 60))]
+    product(a[:, :40], torch.randn(40, 3000))
+    assert asked[1:] == [((3000, 40), (3000, 40))], "here the left one is the smaller"
+
+
+@needs_onednn
+def test_copies_go_the_way_a_matrix_lies():
+    for matrix in (torch.randn(4, 9)[:, :6], torch.randn(4, 9)[:, :6].t(), torch.randn(9, 4).t()):
+        found = products.dense(matrix)
+        assert torch.equal(found, matrix)
+        assert (found if matrix.stride(1) == 1 else found.t()).is_contiguous()
+    assert found.data_ptr() == matrix.data_ptr(), "without gaps there is nothing to copy"
 
 
 @pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])
