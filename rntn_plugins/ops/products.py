@@ -44,7 +44,7 @@ def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 def product_into(out: Tensor, a: Tensor, b: Tensor, add: bool, scale: float = 1.0) -> None:
     """scale · a b, of ``[M, K]`` and ``[K, N]``, into *out* ``[M, N]`` or added to it, without autograd.
 
-    Copies of *a* and of the result take ``BLOCK`` numbers at a time, however large the two are.
+    Copies of *a* and of the result take about ``BLOCK`` numbers at a time, however large the two are.
     """
     if not is_quicker(a, b):
         out.addmm_(a, b, beta=float(add), alpha=scale)  # beta 0: what was there is not read
@@ -98,8 +98,8 @@ class Factor:
         """s x M: a new ``[B, N]``."""
         if self.onednn:
             return _linear(x.contiguous(), self._next(), None, "none", [], "")
-        product = torch.mm(x, self.matrix)
-        return product if self.scale == 1 else product.mul_(self.scale)
+        found = torch.mm(x, self.matrix)
+        return found if self.scale == 1 else found.mul_(self.scale)
 
     def times_plus(self, x: Tensor, other: Tensor, out: Tensor) -> Tensor:
         """s x M + other: ``[B, N]``, into *out*, which may be *other*."""
