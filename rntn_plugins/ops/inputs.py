@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rntn_plugins.ops.products import SMALL_WORK, by_onednn, product
+from rntn_plugins.ops.products import by_onednn, is_quicker, product
 
 
 class Rows(NamedTuple):
@@ -66,10 +66,10 @@ def project(x: Inputs, weight: Tensor, bias: Optional[Tensor] = None) -> Tensor:
         RuntimeError: in the backward pass, for second derivatives (``create_graph``).
     """
     rows, index = (x.distinct, x.index) if isinstance(x, Rows) else (x.flatten(0, 1), None)
-    small = index is None and rows.numel() * weight.size(0) < SMALL_WORK
-    if small or torch.is_autocast_enabled(rows.device.type) or not by_onednn(rows, weight):
+    ours = is_quicker(rows, weight.t()) if index is None else by_onednn(rows, weight)
+    if ours and not torch.is_autocast_enabled(rows.device.type):
+        out = Project.apply(rows, weight, bias, None if index is None else index.flatten())
+    else:
         out = F.linear(rows, weight, bias)
         out = out if index is None else F.embedding(index.flatten(), out)
-    else:
-        out = Project.apply(rows, weight, bias, None if index is None else index.flatten())
     return out.unflatten(0, x.shape[:2])

@@ -1,8 +1,9 @@
 """Matrix products by the faster of a CPU's two libraries.
 
-torch's own products go to its BLAS. For float32 torch also has oneDNN, which on many processors is up to twice as quick
-for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay out in blocks
-once for all steps. Small products, other types and other devices are left to torch.
+torch's own products go to its BLAS. For float32 torch also has oneDNN, which on many processors with AVX-512 is up to
+twice as quick for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay
+out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices.
+Small products, other types and other devices are left to torch.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 STEP_WORK = 1_000_000  # multiply-adds of a step below which torch's own product is as quick
-SMALL_WORK = 4_000_000  # the same of a single product
+STEP_MATRIX = 0 if AVX512 else 500_000  # the same, by the numbers of its matrix
+SMALL_WORK = 4_000_000  # multiply-adds of a single product below which torch's own is as quick
+FEW, LARGE = range(5, 257), 2**21  # without AVX-512: rows of its left matrix and least numbers of its right one
 BLOCK = 2**20  # numbers at a time of a product that is computed apart from where it is wanted
 LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
 
@@ -58,7 +62,11 @@ def product_into(out: Tensor, a: Tensor, b: Tensor, add: bool, scale: float = 1.
 
 def is_quicker(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN has the product of two matrices and is the quicker library for it."""
-    return a.size(0) * b.numel() >= SMALL_WORK and b.size(1) > 1 and by_onednn(a, b)
+    if a.size(0) * b.numel() < SMALL_WORK or b.size(1) == 1 or not by_onednn(a, b):
+        return False
+    return AVX512 or (
+        a.size(0) in FEW and b.numel() >= LARGE and (b.size(1) > b.size(0) or torch.get_num_threads() > 1)
+    )
 
 
 def _product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
@@ -87,7 +95,8 @@ class Factor:
 
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
-        self.onednn = rows > 1 and rows * matrix.numel() >= STEP_WORK and by_onednn(matrix)
+        large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
+        self.onednn = rows > 1 and large and by_onednn(matrix)
         self._turned, self._uses = None, 0
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:

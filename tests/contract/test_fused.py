@@ -10,7 +10,7 @@ import torch
 from rntn_plugins import build_cell, cell_names
 from rntn_plugins.cells.base import Rows, Vocabulary, carry_tensors, map_carry
 from rntn_plugins.layers.recurrent import Recurrent
-from rntn_plugins.ops import bilinear, inputs, products, scratch
+from rntn_plugins.ops import bilinear, scratch
 from rntn_plugins.registry import get_cell
 
 K, V = 4, 11
@@ -154,12 +154,8 @@ def test_windows_of_the_tensor_product(block, windows, monkeypatch):
 
 
 @pytest.mark.parametrize("name", cell_names())
-def test_same_function_by_onednn(name, monkeypatch):
+def test_same_function_by_onednn(name, all_by_onednn):
     """Float32, with every product left to oneDNN, and plain LSTMs to its own."""
-    if not products.by_onednn(torch.ones(1)):
-        pytest.skip("torch has no oneDNN here")
-    for module, limit in ((products, "STEP_WORK"), (products, "SMALL_WORK"), (inputs, "SMALL_WORK")):
-        monkeypatch.setattr(module, limit, 0)
     layer = make(name, next(variants(name)), 5, 6).float()
     if layer.cell.has_fused:
         for distinct, lengths in ((0, None), (4, torch.tensor([4, 1, 3]))):

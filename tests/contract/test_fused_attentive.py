@@ -12,7 +12,6 @@ from rntn_plugins.cells.lstm import LSTM
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.recurrent import RecurrentStack
-from rntn_plugins.ops import inputs, products
 from rntn_plugins.registry import get_cell
 
 SHAPES = [  # T, S, B, I, H, M, A, padding of the memory's rows
@@ -173,12 +172,8 @@ def test_without_gradients_and_under_inference_mode(name, options):
 
 
 @pytest.mark.parametrize("name, options", cells())
-def test_by_onednn(name, options, monkeypatch):
+def test_by_onednn(name, options, all_by_onednn):
     """Float32, with every product left to oneDNN."""
-    if not products.by_onednn(torch.ones(1)):
-        pytest.skip("torch has no oneDNN here")
-    for module, limit in ((products, "STEP_WORK"), (products, "SMALL_WORK"), (inputs, "SMALL_WORK")):
-        monkeypatch.setattr(module, limit, 0)
     shape = SHAPES[1]
     network = make(name, options, shape)
     wanted = evaluate(network, "naive", shape)

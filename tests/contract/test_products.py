@@ -1,26 +1,25 @@
 """Matrix products by oneDNN against torch's own, at sizes where it is asked; and which way a tensor product goes."""
 
+import importlib.util
+
 import pytest
 import torch
 
 from rntn_plugins.ops import bilinear, products
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
-from rntn_plugins.ops.products import LONG, SMALL_WORK, STEP_WORK, Factor, by_onednn, product, product_into
-
-needs_onednn = pytest.mark.skipif(not by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
+from rntn_plugins.ops.products import LONG, STEP_WORK, Factor, product, product_into
 
 
 def close(a, b):
     torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-4)
 
 
-@needs_onednn
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("gaps", [False, True])
-def test_products(turned, gaps):
+def test_products(turned, gaps, avx512):
     size = 170
-    assert size**3 >= SMALL_WORK
+    assert size**3 >= products.SMALL_WORK
     a, b = torch.randn(2, size, size)
     a, wide = a.t() if turned else a, torch.randn(size, size + 3)
     if gaps:  # some layouts have no quick product: they must be laid out anew, and give the same
@@ -33,7 +32,7 @@ def test_products(turned, gaps):
 
 
 @pytest.fixture
-def asked(monkeypatch):
+def asked(monkeypatch, avx512):
     """The shapes of the operands of every product that oneDNN is asked for."""
     shapes, linear = [], products._linear
 
@@ -45,7 +44,6 @@ def asked(monkeypatch):
     return shapes
 
 
-@needs_onednn
 @pytest.mark.parametrize("block, blocks", [(2**12, 46), (2**16, 2), (2**20, 1)])
 @pytest.mark.parametrize("turned", [False, True])
 def test_products_into(turned, block, blocks, monkeypatch, asked):
@@ -69,7 +67,6 @@ def test_small_products_into():
     close(out, 4 * (a @ b))
 
 
-@needs_onednn
 def test_the_soft_max_goes_by_onednn(monkeypatch, asked):
     """All three of its products; in chunks, and in blocks of symbols."""
     monkeypatch.setattr(products, "SMALL_WORK", 1)
@@ -87,9 +84,8 @@ def test_the_soft_max_goes_by_onednn(monkeypatch, asked):
     assert rows == [20, 20, 10] and len(asked) > 3 * len(rows)
 
 
-@needs_onednn
 @pytest.mark.parametrize("rows, columns", [(300, 620), (620, 300), (20 * LONG, 600), (LONG * 110, 105)])
-def test_factors(rows, columns):
+def test_factors(rows, columns, avx512):
     """Matrices large enough, laid out anew or not; rows with gaps, results into what was added."""
     assert 20 * rows * columns >= STEP_WORK
     matrix, x, other = torch.randn(rows, columns), torch.randn(20, 2 * rows)[:, :rows], torch.randn(20, columns)
@@ -105,8 +101,7 @@ def test_factors(rows, columns):
             close(into, x @ matrix + other)
 
 
-@needs_onednn
-def test_a_matrix_is_laid_out_for_its_second_product():
+def test_a_matrix_is_laid_out_for_its_second_product(avx512):
     matrix, x = torch.randn(300, 620), torch.randn(20, 300)
     factor = Factor(matrix, 20)
     close(factor.of(x), x @ matrix)
@@ -116,7 +111,7 @@ def test_a_matrix_is_laid_out_for_its_second_product():
 
 
 @pytest.mark.parametrize("size", [9, 300])
-def test_scaled_factors(size):
+def test_scaled_factors(size, avx512):
     matrix, x, other = torch.randn(size, size), torch.randn(20, size), torch.randn(20, size)
     factor = Factor(matrix, 20, scale=0.6)
     for _ in range(2):
@@ -125,7 +120,6 @@ def test_scaled_factors(size):
         close(factor.times_plus(x, other, out=torch.empty(20, size)), 0.6 * (x @ matrix) + other)
 
 
-@needs_onednn
 @pytest.mark.parametrize("gaps", [0, 7])
 def test_the_smaller_matrix_is_turned(gaps, asked):
     """For a turned left matrix much larger than what else there is; the product is contiguous, as gradients must be."""
@@ -137,7 +131,6 @@ def test_the_smaller_matrix_is_turned(gaps, asked):
     assert asked[1:] == [((3000, 40), (3000, 40))], "here the left one is the smaller"
 
 
-@needs_onednn
 def test_copies_go_the_way_a_matrix_lies():
     for matrix in (torch.randn(4, 9)[:, :6], torch.randn(4, 9)[:, :6].t(), torch.randn(9, 4).t()):
         found = products.dense(matrix)
@@ -146,8 +139,26 @@ def test_copies_go_the_way_a_matrix_lies():
     assert found.data_ptr() == matrix.data_ptr(), "without gaps there is nothing to copy"
 
 
+@pytest.mark.parametrize("capability, single", [("AVX512", True), ("AVX2", False), ("DEFAULT", False)])
+def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability, single, avx512, monkeypatch):
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    spec = importlib.util.spec_from_file_location("products_elsewhere", products.__file__)
+    elsewhere = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(elsewhere)
+    wide, few, many = torch.empty(256, 10_000), torch.empty(13, 256), torch.empty(600, 256)
+    assert elsewhere.is_quicker(few, wide) and elsewhere.is_quicker(many, wide) == single
+    assert elsewhere.is_quicker(many, torch.empty(256, 400)) == single
+    for threads in (1, 2):  # more than one share a product that is not wide better
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert elsewhere.is_quicker(torch.empty(13, 10_000), wide.t()) == (single or threads > 1)
+    assert not elsewhere.is_quicker(few[:1], wide) and not elsewhere.is_quicker(few, wide[:, :1])
+    assert elsewhere.Factor(torch.randn(400, 400), 20).onednn == single
+    assert elsewhere.Factor(torch.randn(400, 1600), 20).onednn
+    assert not elsewhere.Factor(torch.randn(400, 1600), 1).onednn and not elsewhere.Factor(torch.randn(9, 9), 20).onednn
+
+
 @pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])
-def test_other_types_and_small_ones_are_left_to_torch(tensor):
+def test_other_types_and_small_ones_are_left_to_torch(tensor, avx512):
     factor = Factor(tensor, 4)
     assert not factor.onednn
     x = torch.randn(4, len(tensor), dtype=tensor.dtype)
@@ -156,7 +167,7 @@ def test_other_types_and_small_ones_are_left_to_torch(tensor):
 
 @pytest.mark.parametrize("size", [5, 210])
 @pytest.mark.parametrize("repeat", [False, True])
-def test_projection(size, repeat):
+def test_projection(size, repeat, avx512):
     """Values and gradients of inputs, weight and bias."""
     index = torch.randint(0, 90, (12, 10))
     x, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((90, size), (2 * size, size), (2 * size,)))
