@@ -171,7 +171,8 @@ def environment(args) -> dict:
         "versions": {"python": platform.python_version(), "rntn_plugins": __version__,
                      **{package: version(package) for package in packages}},
         "commit": git("rev-parse", "HEAD"), "changed_files": len(changed.splitlines()),
-        "processor": model, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}",
+        "processor": model, "instructions": torch.backends.cpu.get_cpu_capability(), "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), "threads": args.threads,
         "gpu": torch.cuda.get_device_name() if args.device == "cuda" else None, "cuda": torch.version.cuda,
     }  # fmt: skip

@@ -115,10 +115,14 @@ def machines(results: Results) -> str:
 
 
 def machine(environment: Dict[str, Any]) -> str:
-    """``AMD EPYC, 2 cores, 1 thread; torch 2.13.0, fairseq 0.12.3, Python 3.11.7``."""
+    """``AMD EPYC, AVX512, 2 cores, 1 thread; torch 2.13.0, fairseq 0.12.3, Python 3.11.7``."""
     versions = environment.get("versions", environment)
     cores, threads = environment.get("cores"), environment.get("threads")
-    parts = [environment.get("gpu"), environment.get("processor") or "unknown processor"]
+    parts = [
+        environment.get("gpu"),
+        environment.get("processor") or "unknown processor",
+        environment.get("instructions"),
+    ]
     parts += [f"{cores} core{'s' * (cores > 1)}" if cores else None]
     parts += [f"{threads} thread{'s' * (threads > 1)}" if threads else None]
     programs = [("torch", "torch"), ("fairseq", "fairseq"), ("ve-fairseq", "fairseq"), ("python", "Python")]

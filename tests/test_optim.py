@@ -241,14 +241,30 @@ def parameters_of(*sizes):
     return [torch.nn.Parameter(torch.randn(size, dtype=torch.float64)) for size in sizes]
 
 
+@pytest.fixture
+def fused(monkeypatch):
+    """Whether each step of torch's optimisers was in one pass."""
+    steps = []
+
+    def recorded(whole):
+        def step(self, closure=None):
+            steps.append(self.param_groups[0]["fused"])
+            return whole(self, closure)
+
+        return step
+
+    for kind in (torch.optim.SGD, torch.optim.Adagrad):
+        monkeypatch.setattr(kind, "step", recorded(kind.step))
+    return steps
+
+
 @pytest.mark.parametrize("name", BUILT)
-def test_one_pass_is_torchs_step(name):
-    """Whichever parameters have gradients, and whatever their layout."""
+def test_one_pass_is_torchs_step(name, fused):
+    """Whichever parameters have gradients, and whatever their layout, which that of the momentum may keep."""
     _, kind, settings, gains = BUILT[name]
     sizes = [(3, 4), (5,), (2, 2)]
     ours, theirs = parameters_of(*sizes), parameters_of(*sizes)
     optimizer, reference = built(name, ours), kind(theirs, lr=0.3, **settings)
-    taken = []
     for step in range(8):
         for number, (one, other) in enumerate(zip(ours, theirs)):
             gradient = torch.randn_like(one)
@@ -256,12 +272,24 @@ def test_one_pass_is_torchs_step(name):
                 gradient = torch.randn(4, 3, dtype=torch.float64).t()
             one.grad = other.grad = None if number == 1 and step in (0, 1, 3) else gradient
         optimizer.step()
+        assert optimizer.optimizer.state_dict()["param_groups"][0]["fused"] is None, "checkpoints do not tell"
         reference.step()
-        taken.append(bool(optimizer.param_groups[0]["fused"]))
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
     first = "momentum" in name  # there is none of it before a parameter's first step
     expected = [not first, True, not first, True, True, False, False, True] if gains else [False] * 8
-    assert taken == expected
+    assert [bool(each) for each in fused[::2]] == expected and not any(fused[1::2])
+
+
+def test_a_turned_momentum_takes_torchs_own_step(fused):
+    (one,), (other,) = parameters_of((3, 4)), parameters_of((3, 4))
+    optimizer, reference = built("sgd momentum", [one]), torch.optim.SGD([other], lr=0.3, **BUILT["sgd momentum"][2])
+    for step in range(3):
+        gradient = torch.randn(3, 4, dtype=torch.float64)
+        one.grad = other.grad = gradient.t().contiguous().t() if step == 0 else gradient
+        optimizer.step()
+        reference.step()
+        torch.testing.assert_close(one, other, atol=1e-12, rtol=0)
+    assert not optimizer.optimizer.state[one]["momentum_buffer"].is_contiguous() and not any(fused)
 
 
 def test_sparse_gradients_and_half_precision_take_torchs_own_step():
@@ -304,7 +332,7 @@ def test_a_sparse_gradient_does_not_keep_the_others_from_one_pass(name, monkeypa
     assert steps == 3 * (apart if name == "adagrad" else [([True, True, False], None)])
 
 
-def test_a_step_saved_in_one_pass_goes_on_in_several():
+def test_a_step_saved_in_one_pass_goes_on_in_several(fused):
     first, second = parameters_of((2, 3)), parameters_of((2, 3))
     optimizer, reference = built("sgd momentum", first), built("sgd momentum", second)
     for step in range(4):
@@ -317,10 +345,10 @@ def test_a_step_saved_in_one_pass_goes_on_in_several():
         optimizer.step()
         reference.step()
         torch.testing.assert_close(first, second, atol=1e-12, rtol=0)
-    assert optimizer.param_groups[0]["fused"] and not reference.param_groups[0]["fused"]
+    assert fused == [None, None, True, True, True, None, True, None]
 
 
-def test_the_bound_and_the_accumulators_start_are_kept():
+def test_the_bound_and_the_accumulators_start_are_kept(fused):
     """Ours take one pass too."""
     weight = torch.nn.Parameter(torch.ones(2, 2))
     for optimizer in (
@@ -330,5 +358,5 @@ def test_the_bound_and_the_accumulators_start_are_kept():
         for _ in range(2):
             weight.grad = torch.ones_like(weight)
             optimizer.step()
-        assert optimizer.optimizer.param_groups[0]["fused"]
+        assert fused[-1]
     assert weight.detach().norm(dim=1).max() <= 1 + 1e-6

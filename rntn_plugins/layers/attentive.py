@@ -77,7 +77,7 @@ class Attentive(nn.Module):
         parts = ((self.stack, RecurrentStack), (layer, Recurrent), (self.attention, AdditiveAttention))
         if others or not all(type(part) is kind and not has_hooks(part) for part, kind in parts):
             return False
-        return layer.recurrence != "naive" and layer.cell.has_recur and x.size(0) > 1
+        return layer.takes_kernels() and layer.cell.has_recur and x.size(0) > 1
 
     def fused(self, x, memory, projected, mask, carry):
         """All steps by one kernel: only the context's part of an input has to wait for the step before it."""

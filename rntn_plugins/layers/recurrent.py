@@ -33,6 +33,10 @@ class Recurrent(nn.Module):
         super().__init__()
         self.cell = cell
 
+    def takes_kernels(self) -> bool:
+        """Whether sequences go by kernels: not under ``torch.compile`` and ``torch.export``, which mistake them."""
+        return self.recurrence != "naive" and not torch.compiler.is_compiling()
+
     def forward(
         self, x: Inputs, tokens: Optional[Tensor] = None, lengths: Optional[Tensor] = None, carry: Carry = None
     ) -> Tuple[Tensor, Carry]:
@@ -57,7 +61,7 @@ class Recurrent(nn.Module):
             lengths = None
         kept = isinstance(x, Rows) and x.fixed and self.cell.keeps_fixed_inputs
         # for a single step the kernel is the slower one, unless what it has kept saves more
-        if self.recurrence != "naive" and self.cell.has_fused and (steps > 1 or kept):
+        if self.takes_kernels() and self.cell.has_fused and (steps > 1 or kept):
             if isinstance(x, Rows) and not self.cell.takes_rows:
                 x = x.expand()
             with by_triton() if self.recurrence == "triton" else nullcontext():

@@ -84,15 +84,15 @@ class Attentive(Kernel):
         """tanh(p_j + q) of all places: ``[B, A] -> [B, S, A]``, into :attr:`pairs`."""
         return torch.add(self.projected, query.unsqueeze(1), out=self.pairs).tanh_()
 
-    def backward(self, d_outputs, d_final, ragged, needs):
+    def backward(self, d_outputs, d_final, ragged):
         with torch.cuda.device_of(d_final[0]):
-            return super().backward(d_outputs, [d.contiguous() for d in d_final], ragged, needs)
+            return super().backward(d_outputs, [d.contiguous() for d in d_final], ragged)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.give_inner(None)
         for name in self.inner.saved:
             setattr(self.inner, name, getattr(self, name))
-        self.inner.start_back(needs[: self.count])
+        self.inner.start_back()
         self.d_contexts = torch.empty_like(self.contexts[1:])
         self.d_queries = self.v.new_empty(*self.queries.shape[:2], len(self.v))  # of W_q d_t
         self.d_v = torch.zeros_like(self.v)

@@ -32,7 +32,7 @@ class Elman(Kernel):
         h = self.states[0]
         self.activate(self.recur.times_plus(h[t], self.x[t], out=h[t + 1]))
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
         self.each = self.d_x.unbind(0)
         self.recur = Factor(self.inputs[1], self.d_x.size(1))
@@ -75,7 +75,7 @@ class SRN(Kernel):
         self.recur.times_plus(c[t], x, out=c[t + 1])
         self.activate(h.copy_(c[t + 1]))
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = slope(self.activation, self.hs)  # slopes, until the loop comes by
         self.each = self.d_x.unbind(0)
         self.recur = Factor(self.inputs[1], self.d_x.size(1))

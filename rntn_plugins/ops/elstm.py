@@ -60,7 +60,7 @@ class ELSTM(Kernel):
         torch.add(c_after, self.bias, out=squashed).tanh_()
         torch.mul(o, squashed, out=h_after)
 
-    def start_back(self, needs):
+    def start_back(self):
         s = self.inputs[1]
         i, candidate, o, f = self.split(self.gates)
         # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)

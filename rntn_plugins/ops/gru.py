@@ -79,7 +79,7 @@ class GRU(Kernel):
         """The candidate's pre-activation, into *out*."""
         return self.to_candidate.times_plus(gated, x, out=out)
 
-    def start_back(self, needs):
+    def start_back(self):
         before = self.hs[:-1]
         size = before.size(-1)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)  # factors, until the loop comes by

@@ -49,8 +49,8 @@ class GRURNTN(GRU):
         self.product.add(t, self.right[t], out)
         return out
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.sides(True)
         self.product.start_back(self)
         self.d_right = torch.empty_like(self.right[0])

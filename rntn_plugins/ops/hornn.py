@@ -52,7 +52,7 @@ class HORNN(Kernel):
     def pool(self, t: int) -> None:
         """What is left to do for the pre-activation of step t when all its paths are there."""
 
-    def start_back(self, needs):
+    def start_back(self):
         self.ways_back = self.factors(self.inputs[1])
 
     def feed_back(self, n: int, run: slice) -> None:
@@ -99,7 +99,7 @@ class HORNN(Kernel):
                 h.masked_fill_(ragged.padded(t, h), 0)
         return [self.hs[self.last(ragged)]]
 
-    def backward(self, d_outputs, d_final, ragged, needs):
+    def backward(self, d_outputs, d_final, ragged):
         d_hs = torch.zeros_like(self.hs)  # of states; where the loop has passed, of pre-activations
         self.d_x = d_hs[self.order :]
         if d_outputs is not None:
@@ -108,7 +108,7 @@ class HORNN(Kernel):
                 self.d_x.masked_fill_(ragged.padding.unsqueeze(-1), 0)
         d_hs[self.last(ragged)] += d_final[0]
         self.d_before = self.shifted(d_hs)
-        self.start_back(needs)
+        self.start_back()
         batch, slopes = d_hs.size(1), slope(self.activation, self.hs[self.order :])
         each = list(zip(self.d_x.unbind(0), slopes.unbind(0)))
         for t in range(self.steps - 1, -1, -1):
@@ -161,8 +161,8 @@ class MaxHORNN(HORNN):
             self.shares.div_(self.shares.sum(dim=0))
         return final
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.d_paths = [flat(path) for path in torch.empty_like(self.shares)]
         self.share_rows = [flat(share) for share in self.shares]
 
@@ -203,8 +203,8 @@ class GatedHORNN(HORNN):
         self.ahead_to_gate[n - 1].times_plus(before, g[run], out=gate).sigmoid_()
         self.before[0][run].addcmul_(gate, path)
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.back_from_gate = self.factors(self.inputs[3])
         self.d_paths = torch.empty_like(self.paths)
         self.d_g = self.gates * self.paths  # slopes, until the loop comes by

@@ -56,7 +56,7 @@ class LSTM(Kernel):
         torch.tanh(c_after, out=squashed)
         torch.mul(o, squashed, out=h_after)
 
-    def start_back(self, needs):
+    def start_back(self):
         i, f, candidate, o = self.gates.chunk(4, dim=-1)
         # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)
         self.d_x = torch.empty_like(self.gates)

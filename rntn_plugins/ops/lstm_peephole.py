@@ -55,8 +55,8 @@ class PeepholeLSTM(LSTM):
     def candidate_part(self, t, h, candidate):
         """Add to the candidate's pre-activation; LSTMRNTN has its tensor product here."""
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.d_if = self.d_x[..., : 2 * self.cs.size(-1)].unbind(0)
         self.d_candidate = self.d_x.chunk(4, dim=-1)[2].unbind(0)
         if self.full:
@@ -116,8 +116,8 @@ class LSTMRNTN(PeepholeLSTM):
     def candidate_part(self, t, h, candidate):
         self.product.add(t, h, candidate)
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.product = tensor_product(*self.inputs[4:])
         self.product.start_back(self)
 

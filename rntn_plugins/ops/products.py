@@ -19,6 +19,7 @@ STEP_MATRIX = 0 if AVX512 else 500_000  # the same, by the numbers of its matrix
 SMALL_WORK = 4_000_000  # multiply-adds of a single product below which torch's own is as quick
 FEW, LARGE = range(5, 257), 2**21  # without AVX-512: rows of its left matrix and least numbers of its right one
 BLOCK = 2**20  # numbers at a time of a product that is computed apart from where it is wanted
+ROWS = 64  # that it has at least: each block reads all of the other matrix
 LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
 
 _linear = _lay_out = None
@@ -48,13 +49,15 @@ def product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
 def product_into(out: Tensor, a: Tensor, b: Tensor, add: bool, scale: float = 1.0) -> None:
     """scale · a b, of ``[M, K]`` and ``[K, N]``, into *out* ``[M, N]`` or added to it, without autograd.
 
-    Copies of *a* and of the result take about ``BLOCK`` numbers at a time, however large the two are.
+    Copies of *a* and of the result take about ``BLOCK`` numbers at a time, or those of ``ROWS`` rows if these are more.
     """
     if not is_quicker(a, b):
         out.addmm_(a, b, beta=float(add), alpha=scale)  # beta 0: what was there is not read
         return
-    blocks = max(1, len(out) * max(b.shape) // BLOCK)
-    rows = max(1, -(-len(out) // blocks))
+    b = dense(b)
+    copied = b.size(1) if a.is_contiguous() else max(b.shape)  # of each row
+    blocks = -(-len(out) // max(ROWS, BLOCK // copied))
+    rows = -(-len(out) // blocks)
     for part, lines in zip(out.split(rows), a.split(rows)):
         found = _product(lines, b)
         part.add_(found, alpha=scale) if add else torch.mul(found, scale, out=part)

@@ -93,12 +93,8 @@ class Kernel:
         """Compute ``states[i][t + 1]`` (and output t, where it is not a state)."""
         raise NotImplementedError
 
-    def start_back(self, needs: Sequence[bool]) -> None:
-        """Prepare the backward pass: buffers, and what can be computed for all steps at once.
-
-        Args:
-            needs: which inputs want a gradient.
-        """
+    def start_back(self) -> None:
+        """Prepare the backward pass: buffers, and what can be computed for all steps at once."""
         raise NotImplementedError
 
     def back(self, t: int, d_states: List[Tensor], d_output: Optional[Tensor]) -> None:
@@ -142,10 +138,10 @@ class Kernel:
         self.back(t, d_states, d_output)
 
     def backward(
-        self, d_outputs: Optional[Tensor], d_final: Sequence[Tensor], ragged: Optional[Ragged], needs: Sequence[bool]
+        self, d_outputs: Optional[Tensor], d_final: Sequence[Tensor], ragged: Optional[Ragged]
     ) -> List[Tensor]:
         """The gradients of the carry before the first step; those of the inputs are then ready to :meth:`finish`."""
-        self.start_back(needs)
+        self.start_back()
         if d_outputs is not None and ragged is not None:
             d_outputs = d_outputs.masked_fill(ragged.padding.unsqueeze(-1), 0)
         each = [None] * self.steps if d_outputs is None else d_outputs.unbind(0)
@@ -214,11 +210,11 @@ class Fused(torch.autograd.Function):
         ragged = None if lengths is None else Ragged(lengths, kernel.steps)
         final = kernel.forward(carry, ragged, keep)
         if keep:
-            ctx.kernel_class, ctx.settings, ctx.lengths, ctx.count = kernel_class, settings, lengths, count
+            ctx.kernel_class, ctx.settings, ctx.count = kernel_class, settings, count
             ctx.steps = kernel.steps
             ctx.carry_like = [(first.shape, first.dtype, first.device) for first in carry]
             read = [None if number in kernel.unread else tensor for number, tensor in enumerate(kernel.inputs)]
-            ctx.save_for_backward(*read, *(getattr(kernel, name) for name in kernel.saved))
+            ctx.save_for_backward(lengths, *read, *(getattr(kernel, name) for name in kernel.saved))
             ctx.set_materialize_grads(False)
         return (kernel.outputs.detach(), *final)
 
@@ -227,18 +223,17 @@ class Fused(torch.autograd.Function):
         if torch.is_grad_enabled():  # by create_graph: what follows would be taken for constant
             raise RuntimeError("fused recurrences have no second derivatives: take --recurrence naive")
         kernel = ctx.kernel_class(*ctx.settings)
-        tensors = ctx.saved_tensors
+        lengths, *tensors = ctx.saved_tensors
         kernel.inputs, kernel.steps = tensors[: ctx.count], ctx.steps
         for name, tensor in zip(kernel.saved, tensors[ctx.count :]):
             setattr(kernel, name, tensor)
-        ragged = None if ctx.lengths is None else Ragged(ctx.lengths, kernel.steps)
+        ragged = None if lengths is None else Ragged(lengths, kernel.steps)
         d_final = [
             torch.zeros(shape, dtype=dtype, device=device) if d is None else d
             for d, (shape, dtype, device) in zip(d_final, ctx.carry_like)
         ]
-        needs = ctx.needs_input_grad[5:]
         with torch.autocast(ctx.carry_like[0][2].type, enabled=False):
-            d_carry = kernel.backward(d_outputs, d_final, ragged, needs[: ctx.count])
+            d_carry = kernel.backward(d_outputs, d_final, ragged)
             return (None, None, None, None, None, *kernel.finish(), *d_carry)
 
 

@@ -165,7 +165,7 @@ class RestrictedGRU(Kernel):
         self.d_gated = before.new_empty(before.shape[1:])
         return before
 
-    def start_back(self, needs):
+    def start_back(self):
         before = self.start_gradients()
         size = before.size(-1)
         to_before = factors(before, self.rz, self.candidates, "tanh", self.update_gate, out=self.d_x)
@@ -228,7 +228,7 @@ class RestrictedLSTM(Kernel):
         torch.tanh(c_after, out=squashed)
         torch.mul(o, squashed, out=h_after)
 
-    def start_back(self, needs):
+    def start_back(self):
         i, f, o, candidate = self.pre.chunk(4, dim=-1)
         # until the loop comes by: slopes of each gate's pre-activation, as factors of d_c (of d_h for o)
         self.d_x = torch.empty_like(self.pre)

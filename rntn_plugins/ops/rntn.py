@@ -36,7 +36,7 @@ class RNTN(Kernel):
         h = self.states[0]
         self.activate(self.matrices.times(t, self.inputs[2], h[t], self.x[t], out=h[t + 1]))
 
-    def start_back(self, needs):
+    def start_back(self):
         self.matrices = RowMatrices(*self.inputs[1:3])
         self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
         self.each = self.d_x.unbind(0)
@@ -84,7 +84,7 @@ class MultiplicativeRNN(Kernel):
         torch.mul(factor, self.right.times(h, out=inner), out=outer)
         self.activate(self.left.times_plus(outer, x, out=after))
 
-    def start_back(self, needs):
+    def start_back(self):
         self.left, self.right = (Factor(weight, self.hs.size(1)) for weight in self.inputs[2:4])
         self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
         self.d_outer, self.d_inner = torch.empty_like(self.inner), torch.empty_like(self.inner)

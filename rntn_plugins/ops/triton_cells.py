@@ -39,10 +39,10 @@ class Twin(Kernel):
         with torch.cuda.device_of(x):
             return super().forward(carry, ragged, keep)
 
-    def backward(self, d_outputs, d_final, ragged, needs):
+    def backward(self, d_outputs, d_final, ragged):
         d_outputs = None if d_outputs is None else dense_rows(d_outputs)
         with torch.cuda.device_of(d_final[0]):
-            return super().backward(d_outputs, [d.contiguous() for d in d_final], ragged, needs)
+            return super().backward(d_outputs, [d.contiguous() for d in d_final], ragged)
 
 
 # ---- LSTM ------------------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class LSTM(Twin, lstm.LSTM):
             self.recur.times(h, out=gates)
         kernels.lstm_step(x, gates, c, c_after, squashed, h_after, recur=self.recur is not None)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = torch.empty_like(self.gates)
         self.each = every(self.gates, self.cs[:-1], self.squashed, self.d_x)
         self.recur = Factor(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
@@ -91,7 +91,7 @@ class PeepholeLSTM(Twin, lstm_peephole.PeepholeLSTM):
         self.peeps[1].times_plus(c_after, o, out=o)
         kernels.lstm_step(x, gates, c, c_after, squashed, h_after, part="output")
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = torch.empty_like(self.gates)
         size = self.squashed.size(-1)
         self.each = every(
@@ -123,8 +123,8 @@ class LSTMRNTN(lstm_peephole.LSTMRNTN, PeepholeLSTM):
         super().start(carry, keep)
         self.read_in_place()
 
-    def start_back(self, needs):
-        super().start_back(needs)
+    def start_back(self):
+        super().start_back()
         self.read_in_place()
 
     def read_in_place(self) -> None:
@@ -149,7 +149,7 @@ class ELSTM(Twin, elstm.ELSTM):
             self.recur.times(h, out=gates)
         kernels.elstm_step(x, gates, scale, self.bias, c, c_after, squashed, h_after, self.recur is not None)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_squashed, self.d_cs = torch.empty_like(self.squashed), torch.empty_like(self.squashed)
         self.d_x = torch.empty_like(self.gates)
         scale = dense_rows(self.inputs[1])
@@ -185,7 +185,7 @@ class GRU(Twin, gru.GRU):
         """The candidate's pre-activation but for x, into *out*."""
         return self.to_candidate.times(gated, out=out)
 
-    def start_back(self, needs):
+    def start_back(self):
         before = self.hs[:-1]
         size = before.size(-1)
         self.d_x = before.new_empty(*before.shape[:-1], 3 * size)
@@ -291,7 +291,7 @@ class RestrictedGRU(Twin, restricted_gated.RestrictedGRU):
         self.candidate.step(t, gated)
         kernels.gru_blend(x_h, candidate, rz, h, after, "tanh", self.update_gate)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.each = every(self.start_gradients(), self.rz, self.candidates, self.d_x)
 
     def back(self, t, d_states, d_output):
@@ -322,7 +322,7 @@ class RestrictedLSTM(Twin, restricted_gated.RestrictedLSTM):
         self.gates.step(t, h)
         kernels.lstm_step(x, pre, c, c_after, squashed, h_after, self.order)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = torch.empty_like(self.pre)
         self.recurrent(back=True)
         self.gates.start_back(self.d_x)
@@ -348,7 +348,7 @@ class RNTN(Twin, rntn.RNTN):
         h, (x, numbers) = self.states[0], self.each[t]
         kernels.matrices_times(self.stack, numbers, h[t], h[t + 1], x, self.bias, self.activation)
 
-    def start_back(self, needs):
+    def start_back(self):
         after = self.hs[1:]
         self.stack = self.inputs[2].contiguous()
         self.d_x = torch.empty_like(after)
@@ -373,7 +373,7 @@ class MultiplicativeRNN(Twin, rntn.MultiplicativeRNN):
         torch.mul(factor, self.right.times(h, out=inner), out=outer)
         kernels.activation(x, self.left.times(outer, out=after), after, self.activation)
 
-    def start_back(self, needs):
+    def start_back(self):
         index, left, right, factors = self.inputs[1:]
         self.d_x, self.d_outer, self.d_inner = map(torch.empty_like, (self.hs[1:], self.inner, self.inner))
         self.each = every(self.hs[1:], at_index(factors, index), self.d_x, self.d_outer, self.d_inner)
@@ -396,7 +396,7 @@ class Elman(Twin, elman.Elman):
         h = self.states[0]
         kernels.activation(self.x[t], self.recur.times(h[t], out=h[t + 1]), h[t + 1], self.activation)
 
-    def start_back(self, needs):
+    def start_back(self):
         after = self.hs[1:]
         self.d_x = torch.empty_like(after)
         self.each = every(after, self.d_x)
@@ -415,7 +415,7 @@ class SRN(Twin, elman.SRN):
         c, (x, h) = self.states[0], self.each[t]
         kernels.activation(x, self.recur.times(c[t], out=c[t + 1]), h, self.activation, keep_sums=True)
 
-    def start_back(self, needs):
+    def start_back(self):
         self.d_x = torch.empty_like(self.hs)
         self.each = every(self.hs, self.d_x)
         self.recur = Factor(self.inputs[1], self.d_x.size(1))

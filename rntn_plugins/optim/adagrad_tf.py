@@ -40,7 +40,7 @@ class AdagradTF(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> dict:
-        # Not the accumulator's start: it is in the state, and these override a checkpoint's.
+        # Not the accumulator's start, which is in the state.
         return {"lr": self.cfg.lr[0], "weight_decay": self.cfg.weight_decay}
 
     @property

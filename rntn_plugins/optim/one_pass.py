@@ -32,21 +32,28 @@ def fits(parameter: nn.Parameter) -> bool:
 
 
 def gains(optimizer: Optimizer, group: dict, parameters: list) -> bool:
-    """Whether the step of a group is more than one pass without; SGD's momentum has to be there already."""
+    """Whether the step of a group is more than one pass without; SGD's momentum has to be there already, and dense."""
     if type(optimizer) is Adagrad:
         return True
     if group["momentum"] == 0:
         return group["weight_decay"] != 0
-    return all(optimizer.state[parameter].get("momentum_buffer") is not None for parameter in parameters)
+    buffers = [optimizer.state[parameter].get("momentum_buffer") for parameter in parameters]
+    return all(buffer is not None and buffer.is_contiguous() for buffer in buffers)
 
 
-def choose(optimizer: Optimizer) -> None:
-    """Have the next step of an optimiser in one pass wherever that is right and gains something."""
-    if type(optimizer) in KINDS:
-        for group in optimizer.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            fused = gains(optimizer, group, parameters) and all(map(fits, parameters))
-            group["fused"] = True if fused else None
+@contextmanager
+def fused_where_right(optimizer: Optimizer) -> Iterator[None]:
+    """Within, steps of an optimiser are in one pass wherever that is right and gains something; its state, which goes
+    into checkpoints, does not tell."""
+    groups = optimizer.param_groups if type(optimizer) in KINDS else ()
+    for group in groups:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        group["fused"] = (gains(optimizer, group, parameters) and all(map(fits, parameters))) or None
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["fused"] = None
 
 
 @contextmanager
@@ -63,7 +70,7 @@ def without_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 def in_one_pass(original: Callable) -> Callable:
-    """``FairseqOptimizer.step`` that calls :func:`choose`.
+    """``FairseqOptimizer.step`` within :func:`fused_where_right`.
 
     One sparse gradient would keep the others from it: AdaGrad, whose parameters do not know of each other, takes a step
     for either kind.
@@ -75,8 +82,7 @@ def in_one_pass(original: Callable) -> Callable:
         dense = [parameter for parameter in given if not parameter.grad.is_sparse]
         apart = type(self.optimizer) is Adagrad and closure is None and sparse and dense
         for others in (sparse, dense) if apart else ((),):
-            with without_gradients(others):
-                choose(self.optimizer)
+            with without_gradients(others), fused_where_right(self.optimizer):
                 original(self, closure, *args, **kwargs)
 
     return step

@@ -126,6 +126,26 @@ def test_outputs_changed_in_place_are_noticed():
         changed.sum().backward()
 
 
+def test_lengths_changed_in_place_are_noticed():
+    layer, x, lengths = make("gru"), inputs(), torch.tensor([T, 2, 1])
+    outputs, _ = layer(x, None, lengths)
+    lengths.fill_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs.sum().backward()
+
+
+def test_compiled_layers_run_the_loop(monkeypatch):
+    """Kernels write into buffers in ways that torch.compile does not see."""
+    layer, x, lengths = make("gru"), inputs().detach(), torch.tensor([T, 2, 1])
+    wanted, _ = layer(x, None, lengths)
+    monkeypatch.delattr(type(layer.cell), "fused")
+    with torch.no_grad():
+        found, _ = torch.compile(layer, backend="aot_eager")(x, None, lengths)
+        with pytest.raises((AttributeError, NotImplementedError)):
+            layer(x)
+    torch.testing.assert_close(found, wanted)
+
+
 def test_carries_are_not_changed():
     layer, x = make("lstm"), inputs()
     carry = layer.cell.initial_carry(B)

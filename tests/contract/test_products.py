@@ -44,8 +44,9 @@ def asked(monkeypatch, avx512):
     return shapes
 
 
-@pytest.mark.parametrize("block, blocks", [(2**12, 46), (2**16, 2), (2**20, 1)])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    "turned, block, blocks", [(0, 2**12, 20), (1, 2**12, 47), (0, 2**16, 2), (1, 2**20, 1), (1, 2, 50)]
+)
 def test_products_into(turned, block, blocks, monkeypatch, asked):
     """In blocks of one size or at once; what was there is added to, or not even read."""
     monkeypatch.setattr(products, "BLOCK", block)
@@ -57,6 +58,22 @@ def test_products_into(turned, block, blocks, monkeypatch, asked):
     product_into(out, a, b, add=True)
     close(out, 1.5 * (a @ b))
     assert len(asked) == 2 * blocks and wide.isnan().sum() == 3170 * 5
+
+
+def test_blocks_copy_a_matrix_with_gaps_once(monkeypatch, asked):
+    monkeypatch.setattr(products, "BLOCK", 2**12)
+    copies, dense = [], products.dense
+
+    def recorded(matrix):
+        found = dense(matrix)
+        copies.extend([found] if found.data_ptr() != matrix.data_ptr() else [])
+        return found
+
+    monkeypatch.setattr(products, "dense", recorded)
+    a, b, out = torch.randn(3170, 60), torch.randn(60, 30)[:, :25], torch.empty(3170, 25)
+    product_into(out, a, b, add=False)
+    close(out, a @ b)
+    assert len(asked) == 20 and len(copies) == 1
 
 
 def test_small_products_into():
@@ -99,6 +116,7 @@ def test_factors(rows, columns, avx512):
             into = other.clone()
             assert factor.times_plus(x, into, out=into) is into
             close(into, x @ matrix + other)
+        assert factor._turned.is_mkldnn == (rows <= LONG * columns)
 
 
 def test_a_matrix_is_laid_out_for_its_second_product(avx512):
@@ -127,8 +145,8 @@ def test_the_smaller_matrix_is_turned(gaps, asked):
     found = product(a, b)
     close(found, a @ b)
     assert found.is_contiguous() and asked == [((25, 60), (3000, 60))]
-    product(a[:, :40], torch.randn(40, 3000))
-    assert asked[1:] == [((3000, 40), (3000, 40))], "here the left one is the smaller"
+    product(a[:, :40], torch.randn(40, 2900))
+    assert asked[1:] == [((3000, 40), (2900, 40))], "here the left one is the smaller"
 
 
 def test_copies_go_the_way_a_matrix_lies():
@@ -172,6 +190,7 @@ def test_projection(size, repeat, avx512):
     index = torch.randint(0, 90, (12, 10))
     x, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((90, size), (2 * size, size), (2 * size,)))
     found = project(Rows(x, index) if repeat else x[index], weight, bias)
+    assert ("Project" in found.grad_fn.next_functions[0][0].name()) == (repeat or size > 5)
     wanted = torch.nn.functional.linear(x[index], weight, bias)
     close(found, wanted)
     d = torch.randn_like(found)

@@ -137,11 +137,18 @@ def test_what_is_no_training_is_not_held_against_one(manifest, rows):
 def test_machines(manifest, rows):
     result(rows, "gru", 110.0)
     result(rows, "gru", 110.0, seed=2, modified=True)
-    new = {"processor": "Xeon", "cores": 16, "threads": 16, "gpu": "H200", "versions": {"ve-fairseq": "0.12.3"}}
+    new = {
+        "processor": "Xeon",
+        "instructions": "AVX512",
+        "cores": 16,
+        "threads": 16,
+        "gpu": "H200",
+        "versions": {"ve-fairseq": "0.12.3"},
+    }
     result(rows, "rntn", 110.0, environment=new)
     page = page_of(manifest, rows)
     assert "- AMD EPYC, 2 cores, 1 thread; torch 2.13.0: 2 results\n" in page
-    assert "- H200, Xeon, 16 cores, 16 threads; fairseq 0.12.3: 1 result\n" in page
+    assert "- H200, Xeon, AVX512, 16 cores, 16 threads; fairseq 0.12.3: 1 result\n" in page
     assert "not committed: 1" in page
 
 
