@@ -29,7 +29,7 @@ from typing import List, Optional
 import reproduce_manifest as manifests
 from reproduce_logs import curve
 from reproduce_manifest import KINDS, METRICS, Manifest, Refused
-from reproduce_process import relative, stop_all, take_gpu
+from reproduce_process import relative, start_anew, stop_all, take_gpu
 from reproduce_run import carry_out, earlier
 from reproduce_tables import length
 from reproduce_training import Settings, Training
@@ -85,6 +85,9 @@ def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
     Raises:
         Refused: before anything runs, for an unknown name, or data or a schedule that is not there.
     """
+    known = {run.schedule.data for run in manifest.runs.values()}
+    for name in settings.data.keys() - known:
+        raise Refused(f"--data {name}: no run has such data; there are {', '.join(sorted(known))}")
     found = []
     for run in manifest.select(args.names):
         for seed in dict.fromkeys(args.seeds or run.seeds):
@@ -98,6 +101,7 @@ def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
 def run(manifest: Manifest, args) -> int:
     settings = settings_of(args)
     todo = trainings(manifest, args, settings)
+    start_anew()
     signal.signal(signal.SIGTERM, interrupt)
     print(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
           f"{'GPU' if settings.cuda else 'CPU'}", flush=True)  # fmt: skip
@@ -164,6 +168,9 @@ def show(manifest: Manifest, args) -> int:
             if row.run == training.id:
                 number = "no number" if row.published is None else f"{row.published:g}"
                 print(f"    {row.paper} {row.table}: {row.row}, {row.column}: {number}")
+        for figure in manifest.figures:
+            if training.id in manifests.runs_of(figure):
+                print(f"    {figure['paper']} {figure['figure']}")
     return 0
 
 
@@ -190,7 +197,8 @@ def status(manifest: Manifest, args) -> int:
 def seeds_of(run, kind: str, settings: Settings) -> List[int]:
     """The manifest's, and those that were run beside them."""
     places = [*settings.results.glob(f"{run.id}.{kind}.seed*.json"), *settings.runs.glob(f"{run.id}.{kind}.seed*")]
-    return sorted({*run.seeds, *(int(re.search(r"seed(\d+)", place.name)[1]) for place in places)})
+    found = (re.fullmatch(r"seed(\d+)", place.name.removesuffix(".json").rpartition(".")[2]) for place in places)
+    return sorted({*run.seeds, *(int(each[1]) for each in found if each)})
 
 
 def state(training: Training) -> tuple:

@@ -26,6 +26,7 @@ class Judged:
         better, worse: what was compared; of an open claim, what there is.
         holds: ``None`` if it is open.
         said: the same in words, with the seeds or the reason.
+        longer: of either side a longer training than the one compared, to which the other side has no equal.
     """
 
     claim: Dict[str, Any]
@@ -33,6 +34,23 @@ class Judged:
     worse: Optional[Measured]
     holds: Optional[bool]
     said: str
+    longer: Tuple[Measured, ...] = ()
+
+    @property
+    def whole(self) -> bool:
+        """Whether both sides are trained as and as long as in the paper."""
+        return all(each is not None and each.full for each in (self.better, self.worse))
+
+    @property
+    def close(self) -> bool:
+        """Whether the two numbers are equal within 0.5 %."""
+        one, other = (each.mean if each else math.inf for each in (self.better, self.worse))
+        return math.isfinite(other) and abs(one - other) <= EQUAL * abs(other)
+
+    @property
+    def seeds(self) -> int:
+        """The fewer of the seeds of either side."""
+        return min(len(each.results) if each else 0 for each in (self.better, self.worse))
 
 
 def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged:
@@ -45,6 +63,7 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
         raise Refused(f"claim {claim['text']!r}: one run has {first.metric!r}, the other {second.metric!r}")
     scored = (claim["evaluate"], ())
     lower = METRICS[first.metric][1]
+    shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
     reason = None
     for pairs in compared(manifest, results, claim):
         sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
@@ -55,8 +74,8 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
             held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
             paired = all(same_seed(manifest, *pair) for pair in pairs)
             said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
-            return Judged(claim, better, worse, holds, said)
-    shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
+            longer = (best for best, side in zip(shown, (better, worse)) if best and best.share > 1.01 * side.share)
+            return Judged(claim, better, worse, holds, said, tuple(longer))
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
 

@@ -1,7 +1,8 @@
 """The papers' figures, drawn from what scripts/reproduce.py measured, as PNG and SVG.
 
-A figure draws one kind of schedule, the one by which most of its runs were measured, and says so in its title. A sweep,
-whose points are compared with each other, has besides either complete trainings only or partial ones only.
+A figure of curves draws one kind of schedule, the one by which most of its runs were measured, and says so in its
+title; a sweep one for each line (or lines with a point in common), with either complete trainings only or partial ones
+only, as its points are compared.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from reproduce_manifest import KINDS, ROOT, Manifest, runs_of
 from reproduce_results import Measured, Results, measured, rank
@@ -39,16 +40,34 @@ class Drawing:
     other: List[str]
     missing: List[str]
 
-    @property
-    def kind(self) -> str:
-        return next(iter(self.drawn.values())).kind
-
 
 def plan(manifest: Manifest, results: Results, figure: Dict[str, Any]) -> Optional[Drawing]:
-    """``None`` where none of its runs was measured."""
+    """``None`` where none of its runs was measured, or no two of a sweep's line."""
     runs = list(dict.fromkeys(runs_of(figure)))
     metric = manifest.runs[runs[0]].schedule.metric
     metric = figure.get("metric", metric) if figure["kind"] == "curves" else metric
+    lines = [runs] if figure["kind"] == "curves" else joined([run for _, run in s["points"]] for s in figure["series"])
+    found = [alike(results, figure, metric, line) for line in lines]
+    if not any(found) or (figure["kind"] == "sweep" and max(map(len, found)) < 2):
+        return None
+    drawn = {run: each[run] for run in runs for each in found if run in each}  # in one of them
+    measured_runs = {run for run in runs if results.of(run)}
+    other = [run for run in runs if run in measured_runs and run not in drawn]
+    return Drawing(figure, metric, drawn, other, [run for run in runs if run not in measured_runs])
+
+
+def joined(lines: Iterable[List[str]]) -> List[List[str]]:
+    """Those with a run in common as one."""
+    found: List[List[str]] = []
+    for line in lines:
+        apart = [each for each in found if not set(each) & set(line)]
+        together = [run for each in found if each not in apart for run in each]
+        found = [*apart, list(dict.fromkeys([*together, *line]))]
+    return found
+
+
+def alike(results: Results, figure: Dict[str, Any], metric: str, runs: Sequence[str]) -> Dict[str, Measured]:
+    """Of runs that stand beside each other those measured by one kind of schedule: that by which most are."""
     groups: Dict[Tuple[str, bool], Dict[str, Measured]] = {}
     for run in runs:
         for kind in KINDS:
@@ -60,11 +79,9 @@ def plan(manifest: Manifest, results: Results, figure: Dict[str, Any]) -> Option
                 complete = figure["kind"] == "curves" or found.complete
                 groups.setdefault((kind, complete), {})[run] = found
     if not groups:
-        return None
+        return {}
     best = max(groups, key=lambda each: (len(groups[each]), each[1], sum(one.share for one in groups[each].values())))
-    measured_runs = {run for group in groups.values() for run in group}
-    other = [run for run in runs if run in measured_runs and run not in groups[best]]
-    return Drawing(figure, metric, groups[best], other, [run for run in runs if run not in measured_runs])
+    return groups[best]
 
 
 def furthest(results: Results, subset: str, metric: str, run: str, kind: str) -> Optional[Measured]:
@@ -87,11 +104,15 @@ def subject(figure: Dict[str, Any]) -> str:
 
 
 def budget(manifest: Manifest, drawing: Drawing) -> str:
-    """``short schedule, 3 of 30 epochs``; a range where the runs differ."""
-    all_measured = drawing.drawn.values()
-    name = "the paper's schedule" if drawing.kind == "paper" else f"{drawing.kind} schedule"
+    """``short schedule, 3 of 30 epochs``; a range where the runs differ, one after the other where the kinds do."""
     if drawing.metric == "seconds":
         return "timed side by side"
+    kinds = {kind: [each for each in drawing.drawn.values() if each.kind == kind] for kind in KINDS}
+    return "; ".join(budget_of(manifest, kind, found) for kind, found in kinds.items() if found)
+
+
+def budget_of(manifest: Manifest, kind: str, all_measured: Sequence[Measured]) -> str:
+    name = "the paper's schedule" if kind == "paper" else f"{kind} schedule"
     if all(each.full for each in all_measured):
         return name
     trained = [result for each in all_measured for result in each.results]
@@ -187,10 +208,12 @@ def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
         ours = [(x, drawing.drawn[run].mean) for x, run in points if run in drawing.drawn]
         theirs = [(x, published(manifest, figure["paper"], run)) for x, run in points]
         ours, theirs = ([(x, y) for x, y in each if y is not None and math.isfinite(y)] for each in (ours, theirs))
-        axes.plot(*(zip(*ours) if ours else ((), ())), marker="o", markersize=4, label=series["label"], **style(number))
+        if ours:
+            axes.plot(*zip(*ours), marker="o", markersize=4, label=series["label"], **style(number))
         if theirs:
             any_published = True
-            axes.plot(*zip(*theirs), "o", markersize=7, color=f"C{number % 10}", markerfacecolor="none")
+            label = None if ours else f"{series['label']} (published)"
+            axes.plot(*zip(*theirs), "o", markersize=7, color=f"C{number % 10}", markerfacecolor="none", label=label)
     values = [x for series in figure["series"] for x, _ in series["points"]]
     if min(values) > 0 and max(values) > 20 * min(values):
         axes.set_xscale("log")

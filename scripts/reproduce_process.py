@@ -23,6 +23,8 @@ KEEP_MEMORY = {
 }
 #: commands that run now, in any thread
 _going: Set[subprocess.Popen] = set()
+_starting = threading.Lock()  # held while a command is started, or the end of all of them declared
+_stopped = threading.Event()
 _worker = threading.local()
 
 
@@ -44,6 +46,8 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
         lock: what :func:`alone` gave: held as long as the command lives, even if we are killed.
     Returns:
         its exit code and what it printed.
+    Raises:
+        Refused: after :func:`stop_all`.
     """
     environment: Dict[str, str] = {**os.environ, **allocator(command)}
     environment.update(OMP_NUM_THREADS=str(threads), MKL_NUM_THREADS=str(threads))
@@ -54,15 +58,18 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
     with log.open("ab") as out:
         start = out.tell()
         program = [sys.executable, *(["-m", COMMANDS[command]] if command in COMMANDS else [command]), *flags]
-        process = subprocess.Popen(
-            program,
-            cwd=ROOT,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=environment,
-            pass_fds=[] if lock is None else [lock],
-        )
-        _going.add(process)
+        with _starting:
+            if _stopped.is_set():
+                raise Refused("stopped")
+            process = subprocess.Popen(
+                program,
+                cwd=ROOT,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=[] if lock is None else [lock],
+            )
+            _going.add(process)
         try:
             code = process.wait()
         finally:
@@ -80,9 +87,16 @@ def stop(process: subprocess.Popen) -> None:
 
 
 def stop_all() -> None:
-    """End what runs, in whatever thread; who waits for it sees it fail."""
+    """End what runs, in whatever thread, and start nothing more; who waits for it sees it fail."""
+    with _starting:
+        _stopped.set()
     for process in list(_going):
         stop(process)
+
+
+def start_anew() -> None:
+    """Commands may be started, whatever was stopped before."""
+    _stopped.clear()
 
 
 @contextlib.contextmanager

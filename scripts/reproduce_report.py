@@ -8,6 +8,7 @@ claims from ``reproduce_claims.py`` and figures from ``reproduce_figures.py``.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -35,7 +36,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   `fairseq-train` on the training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint
   that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
   the curve, the machine, the versions and the commit.
-- **An empty cell** was not measured.
+- **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
 - **Share of the schedule**: how much of the paper's training ours had. *paper*: by the paper's schedule;
   *medium* and *short*: by shorter ones, the same for all rows that are compared, see [Schedules](#schedules).
   *Partial* trainings were stopped before their schedule's end; *best after* N epochs: the checkpoint that validates
@@ -134,15 +135,30 @@ def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> s
     lines = []
     for paper in papers(manifest):
         rows = [row for row in manifest.rows if row.paper == paper]
-        verdicts = [each.holds for each in judged if each.claim["paper"] == paper and "aside" not in each.claim]
-        lines.append(
-            [paper, *counted(manifest, results, rows), *(verdicts.count(what) for what in (True, False, None))]
-        )
+        claims = [each for each in judged if each.claim["paper"] == paper and "aside" not in each.claim]
+        verdicts = [(each.holds, each.holds is not None and each.whole) for each in claims]
+        kinds = [(True, True), (False, True), (True, False), (False, False), (None, False)]
+        lines.append([paper, *counted(manifest, results, rows), *(verdicts.count(kind) for kind in kinds)])
     if len(lines) > 1:
         lines.append(["all", *(sum(column) for column in list(zip(*lines))[1:])])
-    head = ["paper", "rows", "measured", "trained by the full schedule", "claims that hold", "do not hold", "open"]
+    head = ["paper", "rows", "measured", "trained by the full schedule", "claims that hold, full schedules",
+            "do not, full schedules", "hold, shortened", "do not, shortened", "open"]  # fmt: skip
     table = tables.markdown(head, [[str(cell) for cell in line] for line in lines])
-    return "\n\n".join(filter(None, [table, aside(judged)]))
+    return "\n\n".join(filter(None, [table, certainty(judged), aside(judged)]))
+
+
+def certainty(judged: Sequence[Judged]) -> str:
+    """How much the verdicts in the summary's table rest on."""
+    decided = [each for each in judged if each.holds is not None and "aside" not in each.claim]
+    if not decided:
+        return ""
+    trained = [each for each in decided if each.better.results[0].metric != "seconds"]
+    alone, close = sum(each.seeds == 1 for each in trained), sum(each.close for each in decided)
+    return (
+        f"Of the {len(decided)} claims decided {alone} rest on one seed, where a small difference may be chance; in "
+        f"{close} the two numbers are equal within 0.5 %. What a shortened schedule shows is which model is ahead by "
+        "then, not which is better in the end."
+    )
 
 
 def aside(judged: Sequence[Judged]) -> str:
@@ -180,19 +196,23 @@ def paper_tables(manifest: Manifest, results: Results, paper: str, base: Path) -
         if row.paper == paper:
             by_table.setdefault(row.table, []).append(row)
     parts = []
-    for name, rows in by_table.items():
+    for name, rows in sorted(by_table.items(), key=lambda each: numbered(each[0])):
         columns = dict.fromkeys(row.column for row in rows)
         parts += [f"### {name}: {', '.join(columns)}" if len(columns) == 1 else f"### {name}"]
         parts += [tables.rows_table(manifest, results, rows, base)]
     return parts
 
 
+def numbered(name: str) -> List[int]:
+    """The numbers in a table's or figure's name, to sort by: ``Table 6.10`` after ``Table 6.9``, ``II`` after ``I``."""
+    return [int(digits) for digits in re.findall(r"\d+", name)] or [len(name)]
+
+
 def paper_figures(manifest: Manifest, results: Results, paper: str) -> List[str]:
     """The figures that have a measured run, each with what it shows; the names of the others."""
     parts, missing = [], []
-    for figure in manifest.figures:
-        if figure["paper"] != paper:
-            continue
+    of_paper = [figure for figure in manifest.figures if figure["paper"] == paper]
+    for figure in sorted(of_paper, key=lambda each: numbered(each["figure"])):
         drawing = figures.plan(manifest, results, figure)
         if drawing is None:
             missing.append(f"{figure['figure']} ({figures.subject(figure)})")
@@ -200,7 +220,7 @@ def paper_figures(manifest: Manifest, results: Results, paper: str) -> List[str]
         file = (figures.FOLDER / f"{figure['id']}.png").as_posix()
         parts += [f"### {figure['figure']}: {figures.subject(figure)}"]
         parts += [f"![{figures.title(manifest, drawing)}]({file})", caption(drawing)]
-    return parts + [f"Figures not measured: {', '.join(missing)}."] * bool(missing)
+    return parts + [f"Figures not measured, or but one point of them: {', '.join(missing)}."] * bool(missing)
 
 
 def caption(drawing: figures.Drawing) -> str:

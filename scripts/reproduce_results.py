@@ -11,9 +11,9 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, is_flag, merged
+from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, Schedule, is_flag, merged
 
 ROWS = ROOT / "results" / "rows"
 #: flags that leave a training what it is
@@ -89,7 +89,7 @@ class Result:
                 flag for flag in wanted if flag not in grouped(self.command)
             ]
         arch = () if schedule.script else ("--arch", run.arch)
-        wanted = merged(merged(arch, schedule.train), run.flags)
+        wanted = merged(merged((*arch, *length_flags(schedule)), schedule.train), run.flags)
         had = grouped(self.command)
         return [flag for flag in grouped(wanted) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
@@ -193,6 +193,13 @@ def alike(one: Result, other: Result) -> bool:
     return one.kind == other.kind and (near(one.share, other.share) or ruled(one, other))
 
 
+def length_flags(schedule: Schedule) -> Tuple[str, ...]:
+    """How fairseq-train is told a schedule's length; no script is."""
+    if schedule.script:
+        return ()
+    return ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
+
+
 def key_of(metric: str) -> str:
     return "ratio" if metric == "seconds" else metric
 
@@ -216,6 +223,20 @@ def read(file: Path) -> Result:
         raise Refused(f"{file}: no result of scripts/reproduce.py: {error}") from None
 
 
+def numbers_of(result: Result) -> Iterator[Tuple[str, Any]]:
+    """All that has to be a number, and what it is."""
+    data, where = result.data, result.data.get("environment", {})
+    yield "of_schedule", data["of_schedule"]
+    known = [("parameters", data.get("parameters")), *((name, where.get(name)) for name in ("cores", "threads"))]
+    yield from ((name, value) for name, value in known if value is not None)
+    for scores in (result.test[""], *result.test.values()):
+        yield "test", scores[key_of(result.metric)]
+    for point in result.curve:
+        yield "updates", point["updates"]
+        for subset in ("train", "valid"):
+            yield from ((subset, value) for value in dict(point.get(subset, {})).values())
+
+
 def understood(file: Path, data: Any) -> Result:
     """A file's content; ``KeyError``, ``TypeError`` or ``ValueError`` if it is no result."""
     if not isinstance(data, dict):
@@ -237,13 +258,9 @@ def understood(file: Path, data: Any) -> Result:
     name = f"{result.run}.{result.kind}.seed{result.seed}.json"
     if file.name != name:
         raise ValueError(f"by its content it should be named {name}")
-    for scores in result.test.values():
-        float(scores[key_of(result.metric)])
-    for point in result.curve:
-        float(point["updates"])
-        for subset in ("train", "valid"):
-            for value in dict(point.get(subset, {})).values():
-                float(value)
+    for name, value in numbers_of(result):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"{name}: {value!r} is no number")
     if not (isinstance(result.command, list) and all(isinstance(word, str) for word in result.command)):
         raise ValueError("the command of the training is no list of words")
     return result

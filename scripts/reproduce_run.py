@@ -6,6 +6,7 @@ Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an inter
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -25,7 +26,7 @@ from reproduce_training import ON_CPU, Settings, Training
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
-LAST = "checkpoint_last.pt"
+LAST, WALL = "checkpoint_last.pt", "wall.txt"
 
 
 def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
@@ -38,7 +39,11 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     Raises:
         Refused: a command failed, and the message says where its output is; or another process is at this training.
     """
-    earlier(training)  # so that a damaged one is no surprise after the training
+    earlier(training)  # so that a damaged one, or a folder that cannot be written, is no surprise after the training
+    part = training.result.with_suffix(".part")
+    part.parent.mkdir(parents=True, exist_ok=True)
+    part.touch()
+    part.unlink()
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
             where = environment(training.settings, "scripts/benchmark.py")
@@ -65,7 +70,7 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     whole = before + said
     found = {
         **described(training, whole, said), "curve": curve(whole), "valid": valid, "test": scores,
-        "seconds": {"train": round(saved(training.folder)[1], 1), "wall": round(time.monotonic() - clock, 1)},
+        "seconds": {"train": round(saved(training.folder)[1], 1), "wall": wall(training, time.monotonic() - clock)},
         "commands": {"train": [command, *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
         "started": started.isoformat(timespec="seconds"),
@@ -84,6 +89,7 @@ def begun(training: Training, flags: List[str], log: Path) -> str:
     if not (training.folder / LAST).is_file():
         if log.is_file():
             os.replace(log, log.with_suffix(".old.log"))
+        (training.folder / WALL).unlink(missing_ok=True)
         kept.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
         return ""
     try:
@@ -98,6 +104,15 @@ def begun(training: Training, flags: List[str], log: Path) -> str:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{GOES_ON}{saved(training.folder)[0]}\n")
     return log.read_text(encoding="utf-8", errors="replace")
+
+
+def wall(training: Training, seconds: float) -> float:
+    """Seconds of all calls that came to their end, this one with them: training, validation and scoring."""
+    file = training.folder / WALL
+    with contextlib.suppress(OSError, ValueError):
+        seconds += float(file.read_text(encoding="utf-8"))
+    file.write_text(f"{seconds:.1f}\n", encoding="utf-8")
+    return round(seconds, 1)
 
 
 def whole_already(training: Training) -> bool:
@@ -245,12 +260,11 @@ def write(training: Training, found: dict, log: str, where: dict) -> dict:
     file, before = training.result, earlier(training)
     if before and further(before, result):
         return {**before, "kept": True}
-    file.parent.mkdir(parents=True, exist_ok=True)
+    if log:  # before the file that says it is whole
+        file.with_suffix(".log").write_text(kept_lines(log, bool(training.schedule.script)), encoding="utf-8")
     part = file.with_suffix(".part")
     part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     os.replace(part, file)
-    if log:
-        file.with_suffix(".log").write_text(kept_lines(log, bool(training.schedule.script)), encoding="utf-8")
     return result
 
 

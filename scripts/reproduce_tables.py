@@ -6,7 +6,7 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence
 
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
@@ -92,15 +92,23 @@ def relative(file: Path, base: Path) -> str:
 
 
 def rows_table(manifest: Manifest, results: Results, rows: Sequence[Row], base: Path) -> str:
-    """A table of a paper, all of its rows; empty cells where nothing was measured."""
+    """A table of a paper, all of its rows, each once for every kind of schedule it was measured by; empty cells where
+    nothing was measured."""
     columns, notes = len({row.column for row in rows}) > 1, any(row.note for row in rows)
     head = ["model", "column" * columns, "preset", "parameters", "paper", "ours", "difference",
             "share of the schedule", "seeds", "results", "note" * notes]  # fmt: skip
-    return markdown(head, [row_cells(manifest, results, row, rows, base) for row in rows])
+    lines = []
+    for row in rows:
+        each = [results.shown(row.run, row.evaluate, kind) for kind in KINDS]
+        lines += [row_cells(manifest, found, row, rows, base) for found in filter(None, each)] or [
+            row_cells(manifest, None, row, rows, base)
+        ]
+    return markdown(head, lines)
 
 
-def row_cells(manifest: Manifest, results: Results, row: Row, rows: Sequence[Row], base: Path) -> List[str]:
-    run, found = manifest.runs[row.run], results.shown(row.run, row.evaluate)
+def row_cells(manifest: Manifest, found: Optional[Measured], row: Row, rows: Sequence[Row], base: Path) -> List[str]:
+    """A line of a table: a row as it was measured by one kind of schedule, if it was."""
+    run = manifest.runs[row.run]
     metric = run.schedule.metric
     alike = [each.published for each in rows if manifest.runs[each.run].schedule.metric == metric]
     theirs = max((decimals_of(each) for each in alike if each is not None), default=0)
@@ -128,6 +136,8 @@ def claims_table(judged: Sequence[Judged]) -> str:
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
         said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)})" for run, found in sides if found]
+        said += [f"by a longer training, not compared: `{found.results[0].run}` "
+                 f"{ours(found, claim_decimals(found))} ({scored(found)})" for found in each.longer]  # fmt: skip
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
         rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])

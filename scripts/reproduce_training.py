@@ -8,6 +8,7 @@ from typing import Dict, List, Optional, Sequence
 
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
 from reproduce_process import relative
+from reproduce_results import length_flags
 
 BEST = "checkpoint_best.pt"
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
@@ -85,8 +86,7 @@ class Training:
         schedule = self.schedule
         if schedule.script:
             return [self.data, "--output", relative(self.folder / BEST), *merged(schedule.train, self.run.flags)]
-        limit = ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
-        flags = merged(merged(limit, schedule.train), self.run.flags)
+        flags = merged(merged(length_flags(schedule), schedule.train), self.run.flags)
         return [
             self.data, *self.common(), "--arch", self.run.arch, *flags, "--seed", str(self.seed),
             "--save-dir", relative(self.folder), "--no-epoch-checkpoints", "--log-format", "simple",

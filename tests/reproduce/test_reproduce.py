@@ -1,9 +1,11 @@
 """Rows of a small manifest, trained and scored by the real commands."""
 
+import contextlib
 import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -128,14 +130,18 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, monkeypatch, capsys):
     rows.write_text(timing.replace("[[runs]]", schedule, 1))
     asked = []
 
-    def call(command, flags, *rest):
+    def call(command, flags, threads, *rest):
         asked.append((command, benchmark.parse(flags)))
+        assert threads == 3
         return 1, "no"
 
     monkeypatch.setattr(reproduce_run, "call", call)
-    assert reproduce.main(["run", "one"]) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
+    assert (
+        reproduce.main(["run", "one", "--threads", "3"]) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
+    )
     ((command, args),) = asked
     assert command == "scripts/benchmark.py" and (args.batch, args.steps, args.updates) == (20, 30, 40)
+    assert args.threads == 3
     assert args.cells == ["gru_lm", "elman_lm"]
 
 
@@ -148,12 +154,14 @@ def test_train_score_and_write_down(place, corpus, capsys):
         assert [point["epoch"] for point in each["curve"]] == [1, 2]
         assert all(point[split]["ppl"] > 1 for point in each["curve"] for split in ("train", "valid"))
         assert each["valid"]["ppl"] == pytest.approx(min(point["valid"]["ppl"] for point in each["curve"]), rel=0.05)
+        assert 0 < each["seconds"]["train"] < each["seconds"]["wall"]
         assert each["environment"]["versions"]["torch"] and each["parameters"] > 100
         assert each["commands"]["train"][0] == "fairseq-train" and "--seed" in each["commands"]["train"]
     assert set(one["test"]) == {""} and set(two["test"]) == {"", "--sample-break-mode eos"}
     assert one["test"][""]["tokens"] == two["test"]["--sample-break-mode eos"]["tokens"] > 20
     asked = two["commands"]["score"]["--sample-break-mode eos"]
     assert asked[0] == "fairseq-eval-lm" and asked[-2:] == ["--sample-break-mode", "eos"]
+    assert asked[asked.index("--path") + 1].endswith("two.short.seed1/checkpoint_best.pt")
     flags = two["commands"]["train"]
     assert flags[flags.index("--lr") + 1] == "0.5" and flags[flags.index("--hidden-size") + 1] == "6"
     log = (place / "results" / "one.short.seed1.log").read_text()
@@ -166,6 +174,37 @@ def test_train_score_and_write_down(place, corpus, capsys):
     said = capsys.readouterr().out
     assert "one  (elman_lm; tiny; 8 epochs, short 2 epochs)" in said and "Elman, test PPL: 5.5" in said
     assert "two" not in said
+    assert reproduce.main(["list", "two"]) == 0 and "\n    P Figure 1\n" in capsys.readouterr().out
+
+
+def test_whose_code_it_was(place):
+    settings = reproduce.Settings("paper", {}, None, 1, False)
+    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    training.result.parent.mkdir()
+    found = {"complete": True, "of_schedule": 1.0, "updates": 1}
+    for changed in (0, 2):
+        where = {"commit": "abc1234", "changed_files": changed, "processor": "x"}
+        written = reproduce_run.write(training, {**found, "updates": 1 + changed}, "", where)
+        assert written["commit"] == "abc1234" and written["modified"] == (changed > 0)
+        assert written["environment"] == {"processor": "x"} and result(place, "one.paper.seed1") == written
+        training.result.unlink()
+
+
+def test_a_budget_is_added_to_what_there_is(place, monkeypatch):
+    settings = reproduce.Settings("paper", {}, 1800.0, 1, False)
+    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    assert reproduce_run.budget(training) == ["--stop-time-hours", "0.500000"]
+    monkeypatch.setattr(reproduce_run, "saved", lambda folder: (7, 3600.0))
+    assert reproduce_run.budget(training) == ["--stop-time-hours", "1.500000"]
+
+
+def test_the_time_of_all_calls_counts(place):
+    settings = reproduce.Settings("paper", {}, None, 1, False)
+    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    training.folder.mkdir(parents=True)
+    assert [reproduce_run.wall(training, seconds) for seconds in (7.0, 2.5)] == [7.0, 9.5]
+    reproduce_run.begun(training, ["x"], training.folder / "train.log")  # anew, as there is no checkpoint
+    assert reproduce_run.wall(training, 1.0) == 1.0
 
 
 CONFIG = "2026-01-01 10:00:00 | INFO | fairseq_cli.train | {'optimization': {'max_update': 0, 'stop_time_hours': 0}}\n"
@@ -235,7 +274,14 @@ def test_another_corpus_is_refused(place, corpus, capsys):
     rows = place / "tasks" / "tiny" / "rows.toml"
     rows.write_text("tokens = 99\n" + rows.read_text())
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
-    assert "is another corpus" in capsys.readouterr().out and not (place / "results").exists()
+    assert "is another corpus" in capsys.readouterr().out and not list((place / "results").iterdir())
+
+
+def test_results_that_cannot_be_written_are_no_surprise_after_training(place, corpus, monkeypatch, capsys):
+    (place / "results").write_text("no folder")
+    monkeypatch.setattr(reproduce_run, "call", lambda *_: pytest.fail("trained"))
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+    assert "one.paper.seed1: failed: FileExistsError" in capsys.readouterr().out
 
 
 def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
@@ -338,21 +384,39 @@ def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
     reproduce_process.stop_all()
     thread.join(20)
     assert found and found[0][0] != 0 and not reproduce_process._going
-    with reproduce_process.alone(folder):
-        pass
+    with reproduce_process.alone(folder), pytest.raises(Refused, match="stopped"):
+        reproduce_process.call("train", ["0"], 1, tmp_path / "log")  # by a thread that was not at it yet
+    reproduce_process.start_anew()
+    assert reproduce_process.call("train", ["--help"], 1, tmp_path / "log")[0] == 0
 
 
 def test_sigterm_is_ctrl_c(place, corpus, monkeypatch, capsys):
-    def killed(*_):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return 1, ""
+    """It ends the command that runs, and those that would follow are not begun."""
+    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "http.server")  # something that does not end by itself
+    calls = []
 
-    monkeypatch.setattr(reproduce_run, "call", killed)
-    usual = signal.getsignal(signal.SIGTERM)
+    def carry_out(training, evaluations):
+        log = place / "log"
+        threading.Thread(target=kill).start()
+        calls.append(reproduce_process.call("train", ["0"], 1, log)[0])
+        calls.append(reproduce_process.call("eval-lm", [], 1, log))
+
+    def kill():
+        while not reproduce_process._going:
+            time.sleep(0.01)
+        (process,) = reproduce_process._going
+        os.kill(os.getpid(), signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        process.kill()  # where it was not ended, the test would wait for ever
+
+    monkeypatch.setattr(reproduce, "carry_out", carry_out)
+    usual, started = signal.getsignal(signal.SIGTERM), time.monotonic()
     try:
         assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 130
     finally:
         signal.signal(signal.SIGTERM, usual)
+    assert len(calls) == 1 and calls[0] != 0 and time.monotonic() - started < 15
 
 
 def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeypatch, capsys):
@@ -370,6 +434,7 @@ def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeyp
     (["run", "P:Table 9"], "no run, paper or table 'P:Table 9'"),
     (["run", "one"], "no binarised folder data-bin/tiny: prepare it as tasks/tiny/README.md says"),
     (["run", "one", "--device", "cuda"], "torch sees no GPU"),
+    (["run", "one", "--data", "tiyn=x"], "--data tiyn: no run has such data; there are tiny"),
 ])  # fmt: skip
 def test_errors_are_one_line(place, arguments, message, capsys, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)

@@ -1,6 +1,7 @@
 """The figures drawn from made-up results."""
 
 import reproduce_figures as figures
+import reproduce_report as report
 from made_up_results import drawn, measured_by_all, page_of, partial, result
 
 
@@ -43,6 +44,29 @@ def test_partial_points_are_not_drawn_among_complete_ones(manifest, rows):
     for run in ("gru", "rntn", "plain", "other"):
         result(rows, run, 80.0, epochs=2.0, **partial())
     assert drawn(manifest, rows, 2)[1].get_title().endswith("(short schedule, 2 of 30 epochs, partial)")
+
+
+def test_each_line_of_a_sweep_has_its_own_schedule(manifest, rows):
+    """Unless they have a point in common."""
+    for run in ("gru", "rntn"):
+        result(rows, run, 110.0)
+    result(rows, "gru", 95.0, "medium", epochs=9.0)
+    for run in ("plain", "other"):
+        result(rows, run, 90.0, "paper", epochs=30.0)
+    plan, axes = drawn(manifest, rows, 2)
+    assert axes.get_title() == "H16 Figure 6.1: by order (the paper's schedule; short schedule, 3 of 30 epochs)"
+    assert [axes.lines[place].get_ydata().tolist() for place in (0, 2)] == [[110, 110], [90, 90]]
+    assert figures.joined([["a", "b"], ["c"], ["d", "e"], ["e", "b"]]) == [["c"], ["a", "b", "d", "e"]]
+
+
+def test_a_sweep_needs_two_points_of_a_line(manifest, rows):
+    for run in ("gru", "plain"):
+        result(rows, run, 110.0)
+    assert figures.plan(manifest, report.Results(rows), manifest.figures[2]) is None
+    assert "or but one point of them: Figure 6.1 (by order)" in page_of(manifest, rows)
+    result(rows, "other", 100.0)
+    plan, axes = drawn(manifest, rows, 2)
+    assert legend(axes) == ["f", "g", "published"] and set(plan.drawn) == {"gru", "plain", "other"}
 
 
 def test_legend_names(manifest):

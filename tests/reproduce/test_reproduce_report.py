@@ -25,20 +25,18 @@ def test_nothing_measured(manifest, rows):
     assert line(page, "LSTMRNN") == cells
     assert line(page, "PPL, order 3") == ["GRU", "PPL, order 3", "`other_lm`", *[""] * 7]
     assert "Nothing has been measured yet." in page and "![" not in page
-    assert line(page, "| all |") == ["all", "6", "0", "0", "0", "0", "5"]
-    assert "Figures not measured: Figure 9 (validation), Figure 10 (training)." in page
+    assert line(page, "| all |") == ["all", "6", *"000000", "5"]
+    assert "Figures not measured, or but one point of them: Figure 9 (validation), Figure 10 (training)." in page
 
 
-def test_the_better_budget_is_shown(manifest, rows):
+def test_a_row_has_a_line_for_every_kind_of_schedule(manifest, rows):
+    """What a claim compares stands in the tables too."""
     result(rows, "gru", 110.0)
     result(rows, "gru", 99.0, "paper", epochs=12.0, **partial())
-    assert line(page_of(manifest, rows), "GRURNN")[4:7] == [
-        "99.00",
-        "+1.22 (+1.2 %)",
-        "40 %, paper, 12 epochs, partial",
-    ]
-    result(rows, "gru", 105.0, "paper", epochs=2.0, **partial())
-    assert line(page_of(manifest, rows), "GRURNN")[6] == "10 %, short, 3 epochs"
+    page = page_of(manifest, rows)
+    assert line(page, "GRURNN", "paper,")[4:7] == ["99.00", "+1.22 (+1.2 %)", "40 %, paper, 12 epochs, partial"]
+    assert line(page, "GRURNN", "short,")[4:7] == ["110.00", "+12.22 (+12.5 %)", "10 %, short, 3 epochs"]
+    assert page.index("99.00 |") < page.index("110.00 |") and line(page, "| T16 |", "| 3 |")[2] == "1"
 
 
 def test_full_schedule_ended_by_the_rule(manifest, rows):
@@ -108,7 +106,9 @@ def test_medium_schedules(manifest, rows):
 
 
 def test_schedules_in_use(manifest, rows, monkeypatch):
-    file = result(rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --lr 0.5".split()})
+    file = result(
+        rows, "gru", 110.0, commands={"train": "fairseq-train x --arch gru_lm --max-epoch 3 --lr 0.5".split()}
+    )
     page = page_of(manifest, rows)
     short = line(page, "a tenth")
     assert short[2:6] == [
@@ -119,6 +119,46 @@ def test_schedules_in_use(manifest, rows, monkeypatch):
     assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
     monkeypatch.setattr(reproduce_results, "SAME_RESULTS", ("--lr",))
     assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
+
+
+def test_a_schedule_made_longer_since_is_told(manifest, rows):
+    flags = "--arch gru_lm --optimizer adagrad --lr 0.05 --max-epoch"
+    result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags.split(), "3"]})
+    assert "was trained without" not in page_of(manifest, rows)
+    result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags.split(), "2"]})
+    assert "was trained without `--max-epoch 3`" in page_of(manifest, rows)
+
+
+def test_what_the_verdicts_rest_on(manifest, rows):
+    """By full schedules and shortened ones; of one seed, and almost equal."""
+    result(rows, "gru", 110.0)
+    result(rows, "rntn", 110.4)
+    result(rows, "lstm", 107.0, test={"": {"ppl": 107.0}, "--beam 1": {"ppl": 120.0}})
+    page = page_of(manifest, rows)
+    assert line(page, "| T16 |", "| 3 |")[4:] == ["0", "0", "2", "2", "1"]
+    assert "Of the 4 claims decided 4 rest on one seed" in page and "in 1 the two numbers are equal within" in page
+    for run in ("gru", "rntn"):
+        result(rows, run, 111.0, seed=2)
+        result(rows, run, 90.0 + len(run), "paper", epochs=30.0)
+    page = page_of(manifest, rows)
+    assert line(page, "| T16 |", "| 3 |")[4:] == ["0", "1", "2", "1", "1"]
+    assert "Of the 4 claims decided 4 rest on one seed" in page and "in 0 the two" in page
+
+
+def test_a_longer_training_of_one_side_is_told(manifest, rows):
+    result(rows, "gru", 110.0)
+    result(rows, "rntn", 115.0)
+    result(rows, "rntn", 95.0, "medium", epochs=9.0)
+    cells = line(page_of(manifest, rows), "GRURNTN < GRU")
+    assert "`rntn` 115.00 (10 %, short, 3 epochs); `gru` 110.00" in cells[3] and cells[4].startswith("does not hold")
+    assert cells[3].endswith("by a longer training, not compared: `rntn` 95.00 (30 %, medium, 9 epochs)")
+    result(rows, "gru", 97.0, "medium", epochs=9.0)
+    assert "longer" not in line(page_of(manifest, rows), "GRURNTN < GRU")[3]
+
+
+def test_tables_and_figures_come_in_the_papers_order():
+    assert sorted(["Table 6.10", "Table 6.4"], key=report.numbered) == ["Table 6.4", "Table 6.10"]
+    assert sorted(["Table II", "Table I"], key=report.numbered) == ["Table I", "Table II"]
 
 
 def test_what_is_no_training_is_not_held_against_one(manifest, rows):
@@ -164,7 +204,12 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, medium"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": null}'), "no list of words"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": [5]}'), "no list of words"),
-        (lambda text: text.replace('"ppl": 400.0', '"ppl": "x"'), "could not convert string to float"),
+        (lambda text: text.replace('"ppl": 400.0', '"ppl": "x"'), "train: 'x' is no number"),
+        (lambda text: text.replace('{"ppl": 110.0}}', '{"ppl": "110"}}'), "test: '110' is no number"),
+        (lambda text: text.replace('"test": {"":', '"test": {"--beam 1":'), "'' is missing"),
+        (lambda text: text.replace('"parameters": ', '"parameters": "many", "x": '), "'many' is no number"),
+        (lambda text: text.replace('"cores": 2', '"cores": "2"'), "cores: '2' is no number"),
+        (lambda text: text.replace('"of_schedule": 1.0, ', ""), "'of_schedule' is missing"),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
@@ -184,7 +229,7 @@ def test_malformed_results_are_refused(rows, change, message):
     ],
 )
 def test_what_the_manifest_has_not_is_refused(manifest, rows, run, message):
-    file = result(rows, run, 110.0, **({"metric": "seconds", "test": {}} if run == "time-lstm" else {}))
+    file = result(rows, run, 110.0, **({"metric": "seconds", "test": {"": {"ratio": 2}}} if run == "time-lstm" else {}))
     with pytest.raises(Refused, match=message) as refused:
         report.write(manifest, report.Results(rows), rows.parents[1] / "RESULTS.md")
     assert str(file) in str(refused.value)
