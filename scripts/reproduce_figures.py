@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import KINDS, ROOT, Manifest, runs_of
+from reproduce_manifest import KINDS, ROOT, Manifest, Row, runs_of
 from reproduce_results import Measured, Results, measured, rank
 
 FOLDER = Path("results") / "figures"
@@ -142,16 +142,22 @@ def plain(number: float) -> str:
 
 
 def names(manifest: Manifest, figure: Dict[str, Any]) -> Dict[str, str]:
-    """What a legend calls the runs: their row in a table, with the column, the table or the id if rows share a name."""
+    """What a legend calls the runs: their row in a table; if rows share a name with the column too, the table (or what
+    the figure says for it) or the id."""
     rows = {}
     for row in sorted(manifest.rows, key=lambda row: (row.paper != figure["paper"], bool(row.evaluate))):
         rows.setdefault(row.run, row)
     runs = dict.fromkeys(runs_of(figure))
     for form in ("{row}", "{row}, {column}", "{row}, {column} ({table})", "{row} ({run})"):
-        found = {run: form.format(**vars(rows[run])) if run in rows else run for run in runs}
+        found = {run: form.format(**called(rows[run], figure)) if run in rows else run for run in runs}
         if len(set(found.values())) == len(found):
             break
     return found
+
+
+def called(row: Row, figure: Dict[str, Any]) -> Dict[str, Any]:
+    """A row's parts, with the figure's words for its table."""
+    return {**vars(row), "table": figure.get("tables", {}).get(row.table, row.table)}
 
 
 def published(manifest: Manifest, paper: str, run: str) -> Optional[float]:
@@ -195,7 +201,8 @@ def curves(axes, manifest: Manifest, drawing: Drawing) -> None:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-    axes.legend(fontsize=7, ncols=1 + len(drawing.drawn) // 12)
+    if len(drawing.drawn) > 1:
+        axes.legend(fontsize=7, ncols=1 + len(drawing.drawn) // 12)
 
 
 def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:

@@ -38,6 +38,7 @@ A file describes one recipe::
     [[figures]]                                   # curves of validations or of training, or points of several runs
     id = "t16-figure-9"; paper = "T16"; figure = "Figure 9"; title = "..."
     kind = "curves"; subset = "valid"; metric = "ppl"; runs = ["gru-860", ...]
+    tables = {"Table 5" = "I = x"}                # what the legend says in place of a table's name, where it needs one
     # kind = "sweep"; x = "K"; series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
 
     [[claims]]                                    # what a paper says of two runs: the first has the better number
@@ -264,6 +265,9 @@ def add(manifest: Manifest, file: Path) -> None:
 def read_figure(figure: dict) -> None:
     """Check that it is complete."""
     complete(figure, "id", "paper", "figure", "title", "kind")
+    known(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "runs", "tables", "x", "series")
+    if not all(isinstance(said, str) for said in dict(figure.get("tables", {})).values()):
+        raise ValueError(f"tables of figure {figure['id']!r} must be some text each")
     named(figure["id"])
     if figure["kind"] == "curves":
         complete(figure, "runs")

@@ -495,6 +495,8 @@ def test_flags_replace_those_of_the_same_name():
     (("seeds = [1, 2]", 'seeds = ["a"]'), "must be whole numbers"),
     (('id = "f"', 'id = "../f"'), "'../f' is no name"),
     (('runs = ["two"]', ""), "'runs' is missing"),
+    (('runs = ["two"]', 'runs = ["two"]\nsubsets = "train"'), "unknown key 'subsets'"),
+    (('runs = ["two"]', 'runs = ["two"]\ntables = {"Table 1" = 5}'), "must be some text"),
     (('better = "two"', ""), "'better' is missing"),
     (('where = "Table 1"', ""), "'where' is missing"),
     (('where = "Table 1"', "where = 1"), "where = 1 of a claim must be some text"),

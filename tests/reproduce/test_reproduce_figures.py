@@ -1,5 +1,7 @@
 """The figures drawn from made-up results."""
 
+from dataclasses import replace
+
 import reproduce_figures as figures
 import reproduce_report as report
 from made_up_results import drawn, measured_by_all, page_of, partial, result
@@ -72,5 +74,10 @@ def test_a_sweep_needs_two_points_of_a_line(manifest, rows):
 def test_legend_names(manifest):
     assert figures.names(manifest, {"paper": "H16", "runs": ["gru", "other"]}) == {
         "gru": "GRU, PPL, order 2", "other": "GRU, PPL, order 3"
+    }  # fmt: skip
+    rows = [replace(row, column="PPL", table=f"Table {place}") for place, row in enumerate(manifest.rows[3:5])]
+    two = replace(manifest, rows=rows)
+    assert figures.names(two, {"paper": "H16", "runs": ["gru", "other"], "tables": {"Table 1": "I = x"}}) == {
+        "gru": "GRU, PPL (Table 0)", "other": "GRU, PPL (I = x)"
     }  # fmt: skip
     assert figures.names(manifest, {"paper": "T16", "runs": ["gru", "chars"]}) == {"gru": "GRURNN", "chars": "chars"}
