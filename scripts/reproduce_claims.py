@@ -1,4 +1,5 @@
 """Whether the papers' claims hold: the first of two runs has the better number, or one near the other's.
+Compared are test scores, or what validation said after every epoch or the first.
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
 (within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. A model of counts is no
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reproduce_manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused
 from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled
@@ -27,6 +28,8 @@ class Judged:
         holds: ``None`` if it is open.
         said: the same in words, with the seeds or the reason.
         longer: of either side a longer training than the one compared, to which the other side has no equal.
+        curves: of a claim about epochs, by epoch the mean over the seeds of what either side's validations said; the
+            means of ``better`` and ``worse`` are those of the last epoch then.
     """
 
     claim: Dict[str, Any]
@@ -35,6 +38,7 @@ class Judged:
     holds: Optional[bool]
     said: str
     longer: Tuple[Measured, ...] = ()
+    curves: Tuple[Dict[int, float], ...] = ()
 
     @property
     def whole(self) -> bool:
@@ -67,22 +71,53 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     reason = None
     for pairs in compared(manifest, results, claim):
         sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
-        better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
-        holds = agrees(claim, better.mean, worse.mean, lower)
+        curves = shared([mean([numbers(claim, each, flags) for each in side]) for side, flags in zip(sides, scored)])
+        holds = agree(claim, curves, lower)
         reason = early(manifest, claim, pairs, holds)
         if reason is None:
-            held = sum(agrees(claim, one.value(claim["evaluate"]), other.value(), lower) for one, other in pairs)
+            held = sum(agree(claim, [numbers(claim, *each) for each in zip(pair, scored)], lower) for pair in pairs)
             paired = all(same_seed(manifest, *pair) for pair in pairs)
             said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
+            if "epochs" in claim:
+                last = max(curves[0])
+                found = [Measured(tuple(side), tuple(each.validations[last] for each in side)) for side in sides]
+                return Judged(claim, *found, holds, said, curves=tuple(curves))
+            better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
             longer = (best for best, side in zip(shown, (better, worse)) if best and best.share > 1.01 * side.share)
             return Judged(claim, better, worse, holds, said, tuple(longer))
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
 
+def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:
+    """What a claim compares of a result: by epoch what its validations said, or else its test score as of epoch 0."""
+    if "epochs" not in claim:
+        value = result.value(evaluate)
+        return {} if value is None else {0: value}
+    return {epoch: value for epoch, value in result.validations.items() if claim["epochs"] == "all" or epoch == 1}
+
+
+def shared(curves: Sequence[Dict[int, float]]) -> List[Dict[int, float]]:
+    """The same of the epochs that all have."""
+    common = sorted(set.intersection(*(set(curve) for curve in curves)))
+    return [{epoch: curve[epoch] for epoch in common} for curve in curves]
+
+
+def mean(curves: Sequence[Dict[int, float]]) -> Dict[int, float]:
+    """Epoch by epoch, of those that all have."""
+    common = shared(curves)
+    return {epoch: sum(curve[epoch] for curve in common) / len(common) for epoch in common[0]}
+
+
+def agree(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool) -> bool:
+    """Whether the two are as the claim says after every epoch that both have."""
+    one, other = shared(curves)
+    return bool(one) and all(agrees(claim, one[epoch], other[epoch], lower) for epoch in one)
+
+
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
     """The pairs that may be compared, of equal seeds if there are such: all of the kind and share of the best pair,
     then of the second best and so on."""
-    sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if each.value(flags) is not None]
+    sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if numbers(claim, each, flags)]
              for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
     found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
     found = [pair for pair in found if same_seed(manifest, *pair)] or found
@@ -177,7 +212,7 @@ def in_words(holds: bool, held: int, count: int, paired: bool, what: str) -> str
     said = "holds" if holds else "does not hold"
     if not paired:
         return f"{said}, means of different {what}s"
-    mixed = " in the mean" if held not in (0, count) else ""
+    mixed = " in the mean" if held != (count if holds else 0) else ""
     return f"{said}{mixed}, {held} of {count} {what}{'s' * (count > 1)}"
 
 

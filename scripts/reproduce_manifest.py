@@ -48,6 +48,7 @@ A file describes one recipe::
     within = 0.02                                 # with <= or >= in the text: or worse by at most 2 % of the second;
                                                   # without a sign: the two are at most that far apart
     at_end = true                                 # said of whole trainings: open as long as one is not
+    epochs = "all"                                # of the validation after every epoch instead of the test; or "first"
     aside = "in the table alone"                  # why the summary counts it apart; default: it does not
 
 Names of runs are unique in all files. A figure or claim may name runs of other recipes' files.
@@ -283,7 +284,7 @@ def read_figure(figure: dict) -> None:
 
 def read_claim(claim: dict) -> None:
     """Check that it is complete and does not contradict itself."""
-    known(claim, *CLAIM, "evaluate", "within", "at_end", "aside")
+    known(claim, *CLAIM, "evaluate", "within", "at_end", "epochs", "aside")
     complete(claim, *CLAIM)
     for name in (*CLAIM, "evaluate", "aside"):
         if not isinstance(claim.get(name, ""), str) or (name != "evaluate" and not claim.get(name, "-").strip()):
@@ -291,6 +292,8 @@ def read_claim(claim: dict) -> None:
     text, within, at_end = claim["text"], claim.get("within"), claim.get("at_end", False)
     if not isinstance(at_end, bool):
         raise ValueError(f"at_end = {at_end!r} of claim {text!r} must be true or false")
+    if "epochs" in claim and (claim["epochs"] not in ("first", "all") or {"evaluate", "at_end"} & claim.keys()):
+        raise ValueError(f"epochs of claim {text!r} must be first or all, and without evaluate and at_end")
     if claim["better"] == claim["worse"]:
         raise ValueError(f"claim {text!r} compares {claim['better']!r} with itself")
     if within is not None and not (type(within) is float and 0 < within < 1):

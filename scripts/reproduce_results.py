@@ -59,6 +59,13 @@ class Result:
         return [(place, value) for place, value in found if value is not None]
 
     @property
+    def validations(self) -> Dict[int, float]:
+        """By epoch, of those that were trained to their end: the validation's number of the metric."""
+        key = key_of(self.metric)
+        ends = [point for point in self.curve if "train" in point and key in point.get("valid", {})]
+        return {int(point["epoch"]): point["valid"][key] for point in ends}
+
+    @property
     def best(self) -> Optional[float]:
         """After how many epochs the checkpoint that is scored was written, as fairseq chooses it by what the training
         was told to choose by: the last of equals, and whatever follows a NaN; ``None`` if that is not known."""
@@ -232,7 +239,7 @@ def numbers_of(result: Result) -> Iterator[Tuple[str, Any]]:
     for scores in (result.test[""], *result.test.values()):
         yield "test", scores[key_of(result.metric)]
     for point in result.curve:
-        yield "updates", point["updates"]
+        yield from ((name, point[name]) for name in ("epoch", "updates"))
         for subset in ("train", "valid"):
             yield from ((subset, value) for value in dict(point.get(subset, {})).values())
 

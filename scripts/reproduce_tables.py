@@ -131,11 +131,22 @@ def claim_decimals(found: Measured) -> int:
     return {"bpc": 3}.get(found.results[0].metric, 2)
 
 
+def course(curve: Dict[int, float], decimals: int) -> str:
+    """``233.67, 207.11 in validation after epochs 1, 2``; of more than three epochs the first and the last."""
+    epochs = sorted(curve)
+    shown, dots = (epochs, ", ") if len(epochs) <= 3 else (epochs[:: len(epochs) - 1], " … ")
+    said = dots.join(number(curve[epoch], decimals) for epoch in shown)
+    return f"{said} in validation after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
+
+
 def claims_table(judged: Sequence[Judged]) -> str:
     rows = []
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
         said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)})" for run, found in sides if found]
+        if each.curves:
+            said = [f"`{run}` {course(curve, claim_decimals(found))} ({share(found)})"
+                    for (run, found), curve in zip(sides, each.curves)]  # fmt: skip
         said += [f"by a longer training, not compared: `{found.results[0].run}` "
                  f"{ours(found, claim_decimals(found))} ({scored(found)})" for found in each.longer]  # fmt: skip
         flags = each.claim["evaluate"]

@@ -193,7 +193,7 @@ def test_claims_hold_for_the_papers_own_numbers(claim):
         assert f"within {100 * claim['within']:g} %" in claim["text"]
     else:
         assert any(sign in claim["text"] for sign in signs)
-    if None not in numbers:
+    if None not in numbers and "epochs" not in claim:  # no paper prints numbers of its curves
         if "within" in claim:
             assert agrees(claim, *numbers, lower)
         else:
@@ -201,7 +201,8 @@ def test_claims_hold_for_the_papers_own_numbers(claim):
 
 
 def test_claims_are_made_once():
-    made = [(claim["better"], claim["evaluate"], claim["worse"], "within" in claim) for claim in MANIFEST.claims]
+    made = [(claim["better"], claim["evaluate"], claim["worse"], "within" in claim, claim.get("epochs"))
+            for claim in MANIFEST.claims]  # fmt: skip
     assert len(set(made)) == len(made) == len({claim["text"] for claim in MANIFEST.claims})
 
 

@@ -187,6 +187,59 @@ def test_what_is_said_of_the_end_is_open_before(manifest, rows):
     assert judge(manifest, report.Results(rows), claim).said == "open: said of whole trainings"  # the short one holds
 
 
+def course(*values, ends=True):
+    """A curve of validations, one an epoch and one before the first's end."""
+    curve = [{"epoch": 1, "updates": 50, "valid": {"ppl": 1.0}}]
+    for epoch, value in enumerate(values, start=1):
+        curve.append({"epoch": epoch, "updates": 100 * epoch, "valid": {"ppl": value}, "train": {"ppl": 9.0}})
+    return {"curve": curve if ends else curve[:1], "epochs": float(len(values))}
+
+
+def test_claims_about_epochs(manifest, rows):
+    """The test's numbers have no part in them, nor have validations before an epoch's end."""
+    first, every = ({**manifest.claims[0], "epochs": which} for which in ("first", "all"))
+
+    def judged(claim):
+        return judge(manifest, report.Results(rows), claim)
+
+    result(rows, "rntn", 500.0, **course(300.0, 200.0, 150.0, 140.0))
+    assert judged(every).said == "open: `gru` not measured"
+    result(rows, "gru", 110.0, **course(310.0, 210.0, 160.0, 140.2))
+    assert [judged(claim).said for claim in (first, every)] == ["holds, 1 of 1 seed"] * 2
+    assert judged(every).close and not judged(first).close
+    assert (judged(every).better.mean, judged(first).worse.mean) == (140.0, 310.0)
+    assert not judged(every).whole
+    result(rows, "gru", 110.0, **course(310.0, 190.0, 160.0, 150.0))
+    assert [judged(claim).holds for claim in (first, every)] == [True, False]
+    for run, values in (("rntn", (280.0, 150.0)), ("gru", (300.0, 180.0))):
+        result(rows, run, 110.0, seed=2, **course(*values, 150.0, 140.0 if run == "rntn" else 150.0))
+    assert judged(every).said == "holds in the mean, 0 of 2 seeds"  # not after epoch 2, not after epoch 3
+    result(rows, "gru", 110.0, **course(310.0, 150.0, 160.0, 150.0))
+    assert judged(every).said == "does not hold, 0 of 2 seeds"
+    result(rows, "gru", 110.0, **course(310.0, 190.0, 160.0, 150.0))
+    result(rows, "gru", 110.0, seed=2, **course(300.0, 250.0, 170.0, 150.0))
+    assert judged(every).said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "gru", 110.0, seed=2, **course(300.0, 250.0, 170.0, 150.0, ends=False))
+    assert judged(every).said == "does not hold, 0 of 1 seed"
+
+
+def test_claims_about_epochs_in_the_table(manifest, rows):
+    result(rows, "rntn", 100.0, **course(300.0, 200.0, 150.0, 140.0))
+    result(rows, "gru", 110.0, **course(310.0, 210.0, 160.0, 150.0))
+    for which, said in (
+        ("first", "`rntn` 300.00 in validation after epoch 1 (13 %, short, 4 epochs)"),
+        ("all", "`rntn` 300.00 … 140.00 in validation after epochs 1 … 4 (13 %, short, 4 epochs)"),
+    ):
+        manifest.claims[0]["epochs"] = which
+        assert line(page_of(manifest, rows), "GRURNTN < GRU")[3].partition(";")[0] == said
+    result(rows, "gru", 110.0, **course(310.0, 210.0))
+    result(rows, "rntn", 100.0, **course(300.0, 200.0))
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[3:] == [
+        "`rntn` 300.00, 200.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs); "
+        "`gru` 310.00, 210.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs)", "holds, 1 of 1 seed",
+    ]  # fmt: skip
+
+
 def test_claims_aside_are_counted_apart(manifest, rows):
     result(rows, "rntn", 100.0)
     result(rows, "gru", 110.0)

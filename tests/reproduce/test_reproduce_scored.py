@@ -12,7 +12,7 @@ from made_up_results import page_of, result
 
 def after(rows, values, command=(), key="loss", **more):
     """What is said of the scored checkpoint of a training of an epoch for each value."""
-    curve = [{"updates": 100 * at, "valid": {key: value}} for at, value in enumerate(values, 1)]
+    curve = [{"epoch": at, "updates": 100 * at, "valid": {key: value}} for at, value in enumerate(values, 1)]
     more = {"epochs": float(len(values)), "curve": curve, "commands": {"train": ["fairseq-train", *command]}, **more}
     result(rows, "gru", 100.0, **more)
     return tables.scored(report.Results(rows).shown("gru")).partition(", best after ")[2]
