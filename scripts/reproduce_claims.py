@@ -219,7 +219,9 @@ def in_words(holds: bool, held: int, count: int, paired: bool, what: str) -> str
 def why_open(results: Results, claim: Dict[str, Any], better: Optional[Measured], worse: Optional[Measured]) -> str:
     missing = [claim[name] for name, each in (("better", better), ("worse", worse)) if each is None]
     if not missing:
-        return "never trained alike"
+        sides = [each.results for each in (better, worse)]
+        seen = all(any(numbers(claim, result, ()) for result in side) for side in sides)
+        return "never trained alike" if seen or "epochs" not in claim else "no validation after an epoch is known"
     if missing[0] == claim["better"] and results.shown(missing[0]):
         return f"`{missing[0]}` not scored with `{' '.join(claim['evaluate'])}`"
     return "not measured" if len(missing) == 2 else f"`{missing[0]}` not measured"

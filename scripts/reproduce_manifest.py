@@ -165,7 +165,7 @@ class Manifest:
         return list(dict.fromkeys([(), *asked]))
 
     def select(self, names: List[str]) -> List[Run]:
-        """Runs by their names, by a paper ("T16") or by a table ("T16:Table II"), without repetition.
+        """Runs by their names, by a paper ("T16") or by a table or figure ("T16:Table II"), without repetition.
 
         Raises:
             Refused: nothing of that name.
@@ -176,7 +176,9 @@ class Manifest:
             figures = [each for each in self.figures if each["paper"] == paper and place in ("", each["figure"])]
             drawn = [run for figure in figures for run in runs_of(figure)]
             asked = [row.run for row in self.rows if row.paper == paper and place in ("", row.table)]
-            chosen = [name] if name in self.runs else asked + drawn
+            claims = [each for each in self.claims if (each["paper"], "") == (paper, place)]
+            said = [each[side] for each in claims for side in ("better", "worse")]
+            chosen = [name] if name in self.runs else asked + drawn + said
             if not chosen:
                 raise Refused(f"no run, paper or table {name!r}: `reproduce.py list` shows them")
             found.update((run, self.runs[run]) for run in chosen)

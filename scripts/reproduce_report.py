@@ -41,7 +41,8 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   *medium* and *short*: by shorter ones, the same for all rows that are compared, see [Schedules](#schedules).
   *Partial* trainings were stopped before their schedule's end; *best after* N epochs: the checkpoint that validates
   best, which is scored, is of then. Only *100 %, paper* can be held against the paper's number; where a paper does
-  not print how long it trained, the length is ours.
+  not print how long it trained, the length is ours, and so is the bound on it where a rule is to end it and has not
+  (without *by its rule*).
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
@@ -153,11 +154,13 @@ def certainty(judged: Sequence[Judged]) -> str:
     if not decided:
         return ""
     trained = [each for each in decided if each.better.results[0].metric != "seconds"]
+    timed = len(decided) - len(trained)
+    times = f" {timed} are of the time of updates, which needs no training and counts as full." if timed else ""
     alone, close = sum(each.seeds == 1 for each in trained), sum(each.close for each in decided)
     return (
         f"Of the {len(decided)} claims decided {alone} rest on one seed, where a small difference may be chance; in "
-        f"{close} the two numbers are equal within 0.5 %. What a shortened schedule shows is which model is ahead by "
-        "then, not which is better in the end."
+        f"{close} the two numbers are equal within 0.5 %.{times} What a shortened schedule shows is which model is "
+        "ahead by then, not which is better in the end."
     )
 
 

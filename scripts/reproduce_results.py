@@ -60,18 +60,24 @@ class Result:
 
     @property
     def validations(self) -> Dict[int, float]:
-        """By epoch, of those that were trained to their end: the validation's number of the metric."""
-        key = key_of(self.metric)
-        ends = [point for point in self.curve if "train" in point and key in point.get("valid", {})]
-        return {int(point["epoch"]): point["valid"][key] for point in ends}
+        """By epoch, of those trained to their end: the validation's number of the metric, or, where only scoring has
+        that, of what the checkpoint is chosen by."""
+        ends = [(int(point["epoch"]), point.get("valid", {})) for point in self.curve if "train" in point]
+        keys = [key for key in (key_of(self.metric), self.chosen_by[0]) if any(key in valid for _, valid in ends)]
+        return {epoch: valid[keys[0]] for epoch, valid in ends if keys and keys[0] in valid}
+
+    @property
+    def chosen_by(self) -> Tuple[str, bool]:
+        """What of validation fairseq chooses the checkpoint by that is scored, and whether the highest is the best."""
+        flags = dict(re.split("[ =]", each + " ", maxsplit=1) for each in grouped(self.command))
+        return flags.get("--best-checkpoint-metric", "loss").strip(), "--maximize-best-checkpoint-metric" in flags
 
     @property
     def best(self) -> Optional[float]:
         """After how many epochs the checkpoint that is scored was written, as fairseq chooses it by what the training
         was told to choose by: the last of equals, and whatever follows a NaN; ``None`` if that is not known."""
-        flags = dict(re.split("[ =]", each + " ", maxsplit=1) for each in grouped(self.command))
-        key = flags.get("--best-checkpoint-metric", "loss").strip()
-        better = max if "--maximize-best-checkpoint-metric" in flags else min
+        key, highest = self.chosen_by
+        better = max if highest else min
         points = self.points("valid", key) or self.points("valid", "ppl" if key == "loss" else key)
         best = found = None
         for place, value in points:

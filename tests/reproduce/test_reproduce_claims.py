@@ -223,6 +223,20 @@ def test_claims_about_epochs(manifest, rows):
     assert judged(every).said == "does not hold, 0 of 1 seed"
 
 
+def test_claims_about_epochs_by_what_the_checkpoint_is_chosen_by(manifest, rows):
+    """Where validation has not the metric itself."""
+    claim = {**manifest.claims[0], "epochs": "first"}
+    for run, value in (("rntn", 3.0), ("gru", 2.0)):
+        curve = course(300.0)["curve"]
+        curve[1]["valid"] = {"hits": value, "loss": value}
+        command = ["--best-checkpoint-metric", "hits", "--maximize-best-checkpoint-metric"]
+        result(rows, run, 100.0, curve=curve, epochs=1.0, commands={"train": command})
+    judged = judge(manifest, report.Results(rows), claim)
+    assert judged.holds is False and (judged.better.mean, judged.worse.mean) == (3.0, 2.0)  # lower is better
+    result(rows, "gru", 100.0, curve=[], epochs=1.0)
+    assert judge(manifest, report.Results(rows), claim).said == "open: no validation after an epoch is known"
+
+
 def test_claims_about_epochs_in_the_table(manifest, rows):
     result(rows, "rntn", 100.0, **course(300.0, 200.0, 150.0, 140.0))
     result(rows, "gru", 110.0, **course(310.0, 210.0, 160.0, 150.0))
