@@ -29,8 +29,8 @@ class RowMatrices:
 
     On a CPU both are sparse operations on the stack as it lies in memory, K·H lines of H numbers. U h: of the products
     of all lines with all rows, ``[B, K·H]``, just the H that a row asks for. Uᵀ d: a sum of H lines weighed by d.
-    Elsewhere, and in half precision, the matrices of a step are gathered into one buffer, made when it is first needed
-    (the kernels of :mod:`~rntn_plugins.ops.triton_kernels` need none).
+    A single row is multiplied with its matrix. Elsewhere, and in half precision, the matrices of a step are gathered
+    into one buffer, made when it is first needed (the kernels of :mod:`~rntn_plugins.ops.triton_kernels` need none).
 
     Args:
         index: ``[T, B]``, 0 to K-1.
@@ -39,9 +39,12 @@ class RowMatrices:
 
     def __init__(self, index: Tensor, stack: Tensor) -> None:
         (steps, batch), (count, size) = index.shape, stack.shape[:2]
-        self.in_place = products_in_place(stack)
+        self.in_place, self.single = products_in_place(stack), None
         if not self.in_place:
             self.index, self.gathered = index.unbind(0), None
+            return
+        if batch == 1:
+            self.single = index.flatten().tolist()
             return
         lines = index.int().contiguous().unsqueeze(-1) * size + torch.arange(size, dtype=torch.int32)
         self.lines = lines.view(steps, batch * size).unbind(0)
@@ -64,6 +67,8 @@ class RowMatrices:
             matrices = self.gather(t, stack).transpose(1, 2)
             torch.baddbmm(x.unsqueeze(1), h.unsqueeze(1), matrices, out=out.unsqueeze(1))
             return out
+        if self.single is not None:
+            return torch.addmm(x, h, stack[self.single[t]].t(), out=out)
         self.columns.copy_(self.lines[t])
         self.values.copy_(x)
         torch.sparse.sampled_addmm(self.asked, h, stack.flatten(0, 1).t(), out=self.asked)
@@ -73,6 +78,8 @@ class RowMatrices:
         """Uᵀ d: ``[B, H]``."""
         if not self.in_place:
             return torch.bmm(d.unsqueeze(1), self.gather(t, stack)).squeeze(1)
+        if self.single is not None:
+            return d @ stack[self.single[t]]
         return torch.embedding_bag(
             stack.flatten(0, 1), self.lines[t], self.starts[:-1], per_sample_weights=d.reshape(-1)
         )[0]
