@@ -164,13 +164,16 @@ def show(manifest: Manifest, args) -> int:
         schedule = training.schedule
         lengths = [f"{f'{kind} ' * (kind != 'paper')}{length(schedule.of(kind))}" for kind in schedule.kinds]
         print(f"{training.id}  ({training.arch}; {schedule.data}; {', '.join(lengths)})")
-        for row in manifest.rows:
-            if row.run == training.id:
-                number = "no number" if row.published is None else f"{row.published:g}"
-                print(f"    {row.paper} {row.table}: {row.row}, {row.column}: {number}")
-        for figure in manifest.figures:
-            if training.id in manifests.runs_of(figure):
-                print(f"    {figure['paper']} {figure['figure']}")
+        said = [
+            f"{row.paper} {row.table}: {row.row}, {row.column}: "
+            f"{'no number' if row.published is None else f'{row.published:g}'}"
+            for row in manifest.rows if row.run == training.id
+        ]  # fmt: skip
+        said += [f"{figure['paper']} {figure['figure']}" for figure in manifest.figures
+                 if training.id in manifests.runs_of(figure)]  # fmt: skip
+        said = said or [f"{claim['paper']} {claim['where']}: {claim['text']}" for claim in manifest.claims
+                        if training.id in (claim["better"], claim["worse"])]  # fmt: skip
+        print(*(f"    {line}" for line in said), sep="\n")
     return 0
 
 

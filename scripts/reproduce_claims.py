@@ -9,12 +9,13 @@ training: it is beaten by whatever is better, and beats what was trained as in t
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reproduce_manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused
 from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled
 
+EVERY = 2  # epochs at least that a claim about every epoch is judged by
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
 Pair = Tuple[Result, Result]
 
@@ -78,13 +79,14 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
             held = sum(agree(claim, [numbers(claim, *each) for each in zip(pair, scored)], lower) for pair in pairs)
             paired = all(same_seed(manifest, *pair) for pair in pairs)
             said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
+            better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
             if "epochs" in claim:
                 last = max(curves[0])
-                found = [Measured(tuple(side), tuple(each.validations[last] for each in side)) for side in sides]
-                return Judged(claim, *found, holds, said, curves=tuple(curves))
-            better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
+                better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
+                                 for side in (better, worse))  # fmt: skip
+                said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
             longer = (best for best, side in zip(shown, (better, worse)) if best and best.share > 1.01 * side.share)
-            return Judged(claim, better, worse, holds, said, tuple(longer))
+            return Judged(claim, better, worse, holds, said, tuple(longer), tuple(curves) if "epochs" in claim else ())
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
 
@@ -93,7 +95,10 @@ def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> D
     if "epochs" not in claim:
         value = result.value(evaluate)
         return {} if value is None else {0: value}
-    return {epoch: value for epoch, value in result.validations.items() if claim["epochs"] == "all" or epoch == 1}
+    known, whole = result.validations, math.floor(result.epochs + 0.01)
+    if claim["epochs"] == "first":
+        return {1: known[1]} if 1 in known else {}
+    return known if whole >= EVERY and set(known) == set(range(1, whole + 1)) else {}
 
 
 def shared(curves: Sequence[Dict[int, float]]) -> List[Dict[int, float]]:
@@ -110,8 +115,13 @@ def mean(curves: Sequence[Dict[int, float]]) -> Dict[int, float]:
 
 def agree(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool) -> bool:
     """Whether the two are as the claim says after every epoch that both have."""
+    return not fails(claim, curves, lower)
+
+
+def fails(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool) -> List[int]:
+    """The epochs, of those that both have, after which they are not."""
     one, other = shared(curves)
-    return bool(one) and all(agrees(claim, one[epoch], other[epoch], lower) for epoch in one)
+    return [epoch for epoch in one if not agrees(claim, one[epoch], other[epoch], lower)]
 
 
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
@@ -219,9 +229,10 @@ def in_words(holds: bool, held: int, count: int, paired: bool, what: str) -> str
 def why_open(results: Results, claim: Dict[str, Any], better: Optional[Measured], worse: Optional[Measured]) -> str:
     missing = [claim[name] for name, each in (("better", better), ("worse", worse)) if each is None]
     if not missing:
-        sides = [each.results for each in (better, worse)]
-        seen = all(any(numbers(claim, result, ()) for result in side) for side in sides)
-        return "never trained alike" if seen or "epochs" not in claim else "no validation after an epoch is known"
+        seen = all(any(numbers(claim, each, ()) for each in results.of(claim[name])) for name in ("better", "worse"))
+        if "epochs" in claim and not seen:
+            return "no validation after " + ("the first epoch" if claim["epochs"] == "first" else "several epochs")
+        return "never trained alike"
     if missing[0] == claim["better"] and results.shown(missing[0]):
         return f"`{missing[0]}` not scored with `{' '.join(claim['evaluate'])}`"
     return "not measured" if len(missing) == 2 else f"`{missing[0]}` not measured"

@@ -49,11 +49,12 @@ CLAIMS = """Compared are trainings by the same kind of schedule, for equally man
 end where a rule of stopping ended one of them; and of the same seeds where there are such. A model of counts needs no
 training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
 trained as in the paper. Scored is the checkpoint that validates best, which may be of an earlier epoch; a claim about
-epochs is of what validation said at their ends. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or
-within what it says: that bound, a share of the second number, is ours where a paper calls two numbers close. The others
-are of any difference, however small: with one seed it may be chance, and so may that of two times whose ranges overlap.
-*Where*: the place in the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured,
-never trained alike, or not trained to the end where that is what the claim is of."""
+epochs is of what validation said at their ends, one about every epoch of two at least. A claim with ≤ or ≥ also holds
+where the two are equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where
+a paper calls two numbers close. The others are of any difference, however small: with one seed it may be chance, and
+so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
+alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is what the
+claim is of."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

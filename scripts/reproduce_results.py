@@ -48,9 +48,11 @@ class Result:
     def value(self, evaluate: Sequence[str] = ()) -> Optional[float]:
         """The test score, ``None`` where that was not scored; infinitely bad where training diverged."""
         value = self.test.get(" ".join(evaluate), {}).get(key_of(self.metric))
-        if value is not None and math.isnan(value):
-            return math.inf if METRICS[self.metric][1] else -math.inf
-        return value
+        return None if value is None else self.bad(value)
+
+    def bad(self, value: float) -> float:
+        """*value*, or, of a training that diverged, the worst there is."""
+        return (math.inf if METRICS[self.metric][1] else -math.inf) if math.isnan(value) else value
 
     def points(self, subset: str, metric: str) -> List[Tuple[float, float]]:
         """(epochs, value) of the curve; epochs are fractional, by the updates made."""
@@ -60,24 +62,18 @@ class Result:
 
     @property
     def validations(self) -> Dict[int, float]:
-        """By epoch, of those trained to their end: the validation's number of the metric, or, where only scoring has
-        that, of what the checkpoint is chosen by."""
-        ends = [(int(point["epoch"]), point.get("valid", {})) for point in self.curve if "train" in point]
-        keys = [key for key in (key_of(self.metric), self.chosen_by[0]) if any(key in valid for _, valid in ends)]
-        return {epoch: valid[keys[0]] for epoch, valid in ends if keys and keys[0] in valid}
-
-    @property
-    def chosen_by(self) -> Tuple[str, bool]:
-        """What of validation fairseq chooses the checkpoint by that is scored, and whether the highest is the best."""
-        flags = dict(re.split("[ =]", each + " ", maxsplit=1) for each in grouped(self.command))
-        return flags.get("--best-checkpoint-metric", "loss").strip(), "--maximize-best-checkpoint-metric" in flags
+        """By epoch, of those trained to their end: what validation said of the metric (:func:`validated`)."""
+        epoch, key = self.epochs / max(self.updates, 1), validated(self.metric)
+        ends = [point for point in self.curve if point["updates"] * epoch > point["epoch"] - 0.01]
+        return {each["epoch"]: self.bad(each["valid"][key]) for each in ends if key in each.get("valid", {})}
 
     @property
     def best(self) -> Optional[float]:
         """After how many epochs the checkpoint that is scored was written, as fairseq chooses it by what the training
         was told to choose by: the last of equals, and whatever follows a NaN; ``None`` if that is not known."""
-        key, highest = self.chosen_by
-        better = max if highest else min
+        flags = dict(re.split("[ =]", each + " ", maxsplit=1) for each in grouped(self.command))
+        key = flags.get("--best-checkpoint-metric", "loss").strip()
+        better = max if "--maximize-best-checkpoint-metric" in flags else min
         points = self.points("valid", key) or self.points("valid", "ppl" if key == "loss" else key)
         best = found = None
         for place, value in points:
@@ -217,6 +213,11 @@ def key_of(metric: str) -> str:
     return "ratio" if metric == "seconds" else metric
 
 
+def validated(metric: str) -> str:
+    """What validation has of a metric; of tags fairseq's log has the labels that are right."""
+    return {"upos_accuracy": "label_accuracy"}.get(metric, key_of(metric))
+
+
 def grouped(flags: Sequence[str]) -> List[str]:
     """``--lr 0.1 --cpu`` as ``["--lr 0.1", "--cpu"]``, without what stands before the first flag."""
     starts = [place for place, part in enumerate(flags) if is_flag(part)]
@@ -245,7 +246,6 @@ def numbers_of(result: Result) -> Iterator[Tuple[str, Any]]:
     for scores in (result.test[""], *result.test.values()):
         yield "test", scores[key_of(result.metric)]
     for point in result.curve:
-        yield from ((name, point[name]) for name in ("epoch", "updates"))
         for subset in ("train", "valid"):
             yield from ((subset, value) for value in dict(point.get(subset, {})).values())
 
@@ -268,6 +268,12 @@ def understood(file: Path, data: Any) -> Result:
         data["stopped"], float(data["epochs"]), int(data["updates"]), float(data["of_paper"]), data["test"],
         data.get("curve", []), data,
     )  # fmt: skip
+    for point in result.curve:
+        if not all(isinstance(part, dict) for part in (point, point.get("train", {}), point.get("valid", {}))):
+            raise ValueError("a point of the curve, or its train or valid, is no object")
+        for name in ("epoch", "updates"):
+            if type(point[name]) is not int or point[name] < 1:
+                raise ValueError(f"{name} of the curve: {point[name]!r} is no whole number above 0")
     name = f"{result.run}.{result.kind}.seed{result.seed}.json"
     if file.name != name:
         raise ValueError(f"by its content it should be named {name}")

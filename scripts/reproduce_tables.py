@@ -11,7 +11,7 @@ from typing import Dict, List, Optional, Sequence
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
 from reproduce_manifest import KINDS, Manifest, Row, Schedule
-from reproduce_results import Measured, Result, Results, grouped
+from reproduce_results import Measured, Result, Results, grouped, validated
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -131,12 +131,13 @@ def claim_decimals(found: Measured) -> int:
     return {"bpc": 3}.get(found.results[0].metric, 2)
 
 
-def course(curve: Dict[int, float], decimals: int) -> str:
+def course(found: Measured, curve: Dict[int, float]) -> str:
     """``233.67, 207.11 in validation after epochs 1, 2``; of more than three epochs the first and the last."""
-    epochs = sorted(curve)
+    epochs, metric = sorted(curve), found.results[0].metric
     shown, dots = (epochs, ", ") if len(epochs) <= 3 else (epochs[:: len(epochs) - 1], " … ")
-    said = dots.join(number(curve[epoch], decimals) for epoch in shown)
-    return f"{said} in validation after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
+    said = dots.join(number(curve[epoch], claim_decimals(found)) for epoch in shown)
+    what = f" ({code([validated(metric)])})" * (validated(metric) != metric)
+    return f"{said} in validation{what} after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
 
 
 def claims_table(judged: Sequence[Judged]) -> str:
@@ -145,10 +146,11 @@ def claims_table(judged: Sequence[Judged]) -> str:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
         said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)})" for run, found in sides if found]
         if each.curves:
-            said = [f"`{run}` {course(curve, claim_decimals(found))} ({share(found)})"
-                    for (run, found), curve in zip(sides, each.curves)]  # fmt: skip
-        said += [f"by a longer training, not compared: `{found.results[0].run}` "
-                 f"{ours(found, claim_decimals(found))} ({scored(found)})" for found in each.longer]  # fmt: skip
+            courses = [course(found, curve) for (_, found), curve in zip(sides, each.curves)]
+            said = [f"`{run}` {text} ({share(found)})" for (run, found), text in zip(sides, courses)]
+        for found in each.longer:
+            numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
+            said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} ({scored(found)})"]
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
         rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])

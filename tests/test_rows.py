@@ -226,6 +226,12 @@ def test_every_run_is_for_something():
     assert len(set(trainings)) == len(trainings)
 
 
+def test_a_papers_runs_are_those_of_its_claims_too():
+    chosen = {run.id for run in MANIFEST.select(["S18"])}
+    assert {run.id for run in TIMED if run.schedule.name == "time-s18"} < chosen and "t16-word-gru" not in chosen
+    assert not {run.id for run in MANIFEST.select(["S18:Table 1"])} & {run.id for run in TIMED}
+
+
 def test_schedules():
     recipes_without = set()
     for schedule in MANIFEST.schedules.values():
@@ -272,17 +278,18 @@ def test_shortened_rates():
     """fairseq's --force-anneal N: the N-th epoch is the first with a lower rate."""
     from fairseq.optim.lr_scheduler.fixed_schedule import FixedLRSchedule
 
-    def rates(recipe, name):
-        short = MANIFEST.schedules[recipe, name].short
-        args = parse("train", short, "--arch", "elman_lm", *short.train)
+    def rates(recipe, name, kind="short"):
+        form = MANIFEST.schedules[recipe, name].of(kind)
+        args = parse("train", form, "--arch", "elman_lm", *form.train)
         schedule = FixedLRSchedule.__new__(FixedLRSchedule)
         schedule.cfg = args
-        return [schedule.get_next_lr(epoch) for epoch in range(1, short.epochs + 1)]
+        return [schedule.get_next_lr(epoch) for epoch in range(1, form.epochs + 1)]
 
     assert rates("ptb_word_lm", "t16") == [0.02, 0.01]
     assert rates("ptb_word_lm", "s18-simple") == [0.1, 0.1, 0.05]
     assert rates("ptb_word_lm", "s18-gated") == [1, 1, 1, 1, 0.5, 0.25]
     assert rates("ptb_word_lm", "h16") == [0.1, 0.1, 0.05, 0.025]
+    assert rates("ptb_word_lm", "h16", "medium") == [0.1] * 5 + [0.05, 0.025, 0.0125, 0.00625]
 
 
 def test_sentences_have_their_own_length_in_shorter_forms():

@@ -62,7 +62,7 @@ class RowMatrices:
         return torch.index_select(stack, 0, self.index[t], out=self.gathered)
 
     def times(self, t: int, stack: Tensor, h: Tensor, x: Tensor, out: Tensor) -> Tensor:
-        """x + U h: ``[B, H]``, into *out*."""
+        """x + U h: ``[B, H]``, into *out*, which may be *x* but not *h*."""
         if not self.in_place:
             matrices = self.gather(t, stack).transpose(1, 2)
             torch.baddbmm(x.unsqueeze(1), h.unsqueeze(1), matrices, out=out.unsqueeze(1))

@@ -2,8 +2,10 @@
 
 import pytest
 import reproduce_report as report
+import reproduce_results
 from made_up_results import line, page_of, partial, result, verdict
 from reproduce_claims import judge
+from reproduce_results import ROWS
 
 
 def test_claims_of_paired_seeds(manifest, rows):
@@ -187,71 +189,106 @@ def test_what_is_said_of_the_end_is_open_before(manifest, rows):
     assert judge(manifest, report.Results(rows), claim).said == "open: said of whole trainings"  # the short one holds
 
 
-def course(*values, ends=True):
+def course(*values, **more):
     """A curve of validations, one an epoch and one before the first's end."""
     curve = [{"epoch": 1, "updates": 50, "valid": {"ppl": 1.0}}]
     for epoch, value in enumerate(values, start=1):
         curve.append({"epoch": epoch, "updates": 100 * epoch, "valid": {"ppl": value}, "train": {"ppl": 9.0}})
-    return {"curve": curve if ends else curve[:1], "epochs": float(len(values))}
+    return {"curve": curve, "epochs": float(len(values)), **more}
 
 
-def test_claims_about_epochs(manifest, rows):
+@pytest.fixture
+def judged(manifest, rows):
+    """Judges the first claim as one about epochs."""
+
+    def judge_it(which="all"):
+        return judge(manifest, report.Results(rows), {**manifest.claims[0], "epochs": which})
+
+    return judge_it
+
+
+def test_claims_about_epochs(rows, judged):
     """The test's numbers have no part in them, nor have validations before an epoch's end."""
-    first, every = ({**manifest.claims[0], "epochs": which} for which in ("first", "all"))
-
-    def judged(claim):
-        return judge(manifest, report.Results(rows), claim)
-
     result(rows, "rntn", 500.0, **course(300.0, 200.0, 150.0, 140.0))
-    assert judged(every).said == "open: `gru` not measured"
+    assert judged().said == "open: `gru` not measured"
     result(rows, "gru", 110.0, **course(310.0, 210.0, 160.0, 140.2))
-    assert [judged(claim).said for claim in (first, every)] == ["holds, 1 of 1 seed"] * 2
-    assert judged(every).close and not judged(first).close
-    assert (judged(every).better.mean, judged(first).worse.mean) == (140.0, 310.0)
-    assert not judged(every).whole
-    result(rows, "gru", 110.0, **course(310.0, 190.0, 160.0, 150.0))
-    assert [judged(claim).holds for claim in (first, every)] == [True, False]
-    for run, values in (("rntn", (280.0, 150.0)), ("gru", (300.0, 180.0))):
-        result(rows, run, 110.0, seed=2, **course(*values, 150.0, 140.0 if run == "rntn" else 150.0))
-    assert judged(every).said == "holds in the mean, 0 of 2 seeds"  # not after epoch 2, not after epoch 3
-    result(rows, "gru", 110.0, **course(310.0, 150.0, 160.0, 150.0))
-    assert judged(every).said == "does not hold, 0 of 2 seeds"
-    result(rows, "gru", 110.0, **course(310.0, 190.0, 160.0, 150.0))
-    result(rows, "gru", 110.0, seed=2, **course(300.0, 250.0, 170.0, 150.0))
-    assert judged(every).said == "holds in the mean, 1 of 2 seeds"
-    result(rows, "gru", 110.0, seed=2, **course(300.0, 250.0, 170.0, 150.0, ends=False))
-    assert judged(every).said == "does not hold, 0 of 1 seed"
+    assert [judged(which).said for which in ("first", "all")] == ["holds, 1 of 1 seed"] * 2
+    assert judged().close and not judged("first").close
+    assert (judged().better.mean, judged("first").worse.mean) == (140.0, 310.0)
+    assert not judged().whole
+    result(rows, "gru", 110.0, **course(310.0, 190.0, 140.0, 150.0))
+    assert judged("first").holds is True
+    assert judged().said == "does not hold, 0 of 1 seed, not after epoch 2"
 
 
-def test_claims_about_epochs_by_what_the_checkpoint_is_chosen_by(manifest, rows):
-    """Where validation has not the metric itself."""
-    claim = {**manifest.claims[0], "epochs": "first"}
-    for run, value in (("rntn", 3.0), ("gru", 2.0)):
-        curve = course(300.0)["curve"]
-        curve[1]["valid"] = {"hits": value, "loss": value}
-        command = ["--best-checkpoint-metric", "hits", "--maximize-best-checkpoint-metric"]
-        result(rows, run, 100.0, curve=curve, epochs=1.0, commands={"train": command})
-    judged = judge(manifest, report.Results(rows), claim)
-    assert judged.holds is False and (judged.better.mean, judged.worse.mean) == (3.0, 2.0)  # lower is better
-    result(rows, "gru", 100.0, curve=[], epochs=1.0)
-    assert judge(manifest, report.Results(rows), claim).said == "open: no validation after an epoch is known"
+def test_claims_about_epochs_of_several_seeds(rows, judged):
+    result(rows, "rntn", 1.0, **course(300.0, 200.0))
+    result(rows, "gru", 1.0, **course(310.0, 190.0))
+    result(rows, "rntn", 1.0, seed=2, **course(280.0, 150.0))
+    result(rows, "gru", 1.0, seed=2, **course(300.0, 250.0))
+    assert judged().said == "holds in the mean, 1 of 2 seeds"
+    result(rows, "gru", 1.0, seed=2, **course(275.0, 250.0))
+    assert judged().said == "holds in the mean, 0 of 2 seeds"  # one not after epoch 1, one not after epoch 2
+    result(rows, "gru", 1.0, **course(310.0, 90.0))
+    assert judged().said == "does not hold, 0 of 2 seeds, not after epoch 2"
+    lacking = course(275.0, 250.0)
+    del lacking["curve"][-1]  # of a seed that lacks an epoch nothing is known
+    result(rows, "gru", 1.0, seed=2, **lacking)
+    assert judged().said == "does not hold, 0 of 1 seed, not after epoch 2"
+    assert judged("first").said == "holds in the mean, 1 of 2 seeds"
+
+
+def test_claims_about_epochs_that_nothing_is_known_of(rows, judged):
+    """An epoch that was not trained to its end is none, and one epoch is not every epoch."""
+    result(rows, "rntn", 1.0, **course(300.0, 200.0))
+    result(rows, "gru", 1.0, **course(310.0, 210.0, updates=210, epochs=1.9))  # 110.5 updates an epoch
+    assert judged().holds is None and judged("first").holds is None
+    result(rows, "rntn", 1.0, **course(300.0))
+    result(rows, "gru", 1.0, **course(310.0))
+    assert judged("first").holds is True
+    assert judged().said == "open: no validation after several epochs"
+    result(rows, "gru", 1.0, **course(310.0, epochs=0.4, updates=100))
+    assert judged("first").said == "open: no validation after the first epoch"
+    result(rows, "gru", 1.0, curve=[], epochs=1.0)
+    assert judged("first").said == "open: no validation after the first epoch"
+    result(rows, "gru", 1.0, **course(310.0, 210.0))
+    assert judged("first").said == "open: never trained alike"
+
+
+def test_claims_about_epochs_of_what_diverged(rows, judged):
+    result(rows, "rntn", 1.0, **course(300.0, 200.0))
+    result(rows, "gru", 1.0, **course(float("nan"), float("nan")))
+    assert judged().holds is True and judged("first").holds is True
+    result(rows, "rntn", 1.0, **course(300.0, float("nan")))
+    assert judged().holds is False and judged("first").holds is True
+
+
+def test_claims_about_epochs_of_tags():
+    """Validation has them as labels."""
+    file = next(ROWS.glob("e18-pos-basic-lstm-x.short.seed1.json"))
+    found = reproduce_results.read(file)
+    assert list(found.validations) == [1, 2, 3]
+    assert found.validations[2] == found.curve[1]["valid"]["label_accuracy"]
 
 
 def test_claims_about_epochs_in_the_table(manifest, rows):
-    result(rows, "rntn", 100.0, **course(300.0, 200.0, 150.0, 140.0))
-    result(rows, "gru", 110.0, **course(310.0, 210.0, 160.0, 150.0))
-    for which, said in (
-        ("first", "`rntn` 300.00 in validation after epoch 1 (13 %, short, 4 epochs)"),
-        ("all", "`rntn` 300.00 … 140.00 in validation after epochs 1 … 4 (13 %, short, 4 epochs)"),
+    for count, said in (
+        (2, "`rntn` 300.00, 299.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs)"),
+        (3, "`rntn` 300.00, 299.00, 298.00 in validation after epochs 1, 2, 3 (10 %, short, 3 epochs)"),
+        (4, "`rntn` 300.00 … 297.00 in validation after epochs 1 … 4 (13 %, short, 4 epochs)"),
     ):
-        manifest.claims[0]["epochs"] = which
-        assert line(page_of(manifest, rows), "GRURNTN < GRU")[3].partition(";")[0] == said
-    result(rows, "gru", 110.0, **course(310.0, 210.0))
-    result(rows, "rntn", 100.0, **course(300.0, 200.0))
-    assert line(page_of(manifest, rows), "GRURNTN < GRU")[3:] == [
-        "`rntn` 300.00, 200.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs); "
-        "`gru` 310.00, 210.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs)", "holds, 1 of 1 seed",
-    ]  # fmt: skip
+        for run, first in (("rntn", 300.0), ("gru", 310.0)):
+            result(rows, run, 100.0, **course(*(first - epoch for epoch in range(count))))
+        manifest.claims[0]["epochs"] = "all"
+        shown = line(page_of(manifest, rows), "GRURNTN < GRU")
+        assert shown[3].partition(";")[0] == said and shown[4] == "holds, 1 of 1 seed"
+    result(rows, "rntn", 90.0, "paper", **course(*[50.0] * 30))
+    manifest.claims[0]["epochs"] = "first"
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[3] == (
+        "`rntn` 300.00 in validation after epoch 1 (13 %, short, 4 epochs); "
+        "`gru` 310.00 in validation after epoch 1 (13 %, short, 4 epochs); "
+        "by a longer training, not compared: `rntn` (100 %, paper, 30 epochs, best after 0.5)"
+    )
 
 
 def test_claims_aside_are_counted_apart(manifest, rows):

@@ -143,6 +143,14 @@ def test_what_the_verdicts_rest_on(manifest, rows):
     page = page_of(manifest, rows)
     assert line(page, "| T16 |", "| 3 |")[4:] == ["0", "1", "2", "1", "1"]
     assert "Of the 4 claims decided 4 rest on one seed" in page and "in 0 the two" in page
+    assert "of the time of updates" not in page
+    manifest.claims.append(
+        {**manifest.claims[0], "text": "time: LSTM <= LSTM", "better": "time-lstm", "worse": "time-lstm"}
+    )
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "parameters": None}
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": {"ratio": 2.5, "low": 2.4, "high": 2.6}}, curve=[])
+    page = page_of(manifest, rows)
+    assert "Of the 5 claims decided 4 rest on one seed" in page and "1 are of the time of updates" in page
 
 
 def test_a_longer_training_of_one_side_is_told(manifest, rows):
@@ -210,6 +218,11 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"parameters": ', '"parameters": "many", "x": '), "'many' is no number"),
         (lambda text: text.replace('"cores": 2', '"cores": "2"'), "cores: '2' is no number"),
         (lambda text: text.replace('"of_schedule": 1.0, ', ""), "'of_schedule' is missing"),
+        (lambda text: text.replace('"epoch": 2', '"epoch": Infinity'), "epoch of the curve: inf is no whole number"),
+        (lambda text: text.replace('"epoch": 2', '"epoch": 0'), "epoch of the curve: 0 is no whole number"),
+        (lambda text: text.replace('"epoch": 2, ', ""), "'epoch' is missing"),
+        (lambda text: text.replace('"updates": 200', '"updates": 2.5'), "updates of the curve: 2.5 is no whole number"),
+        (lambda text: text.replace('"train": {"ppl": 400.0}', '"train": [["ppl", 3.0]]'), "is no object"),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
