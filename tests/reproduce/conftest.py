@@ -8,9 +8,16 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 import reproduce_manifest as manifests  # noqa: E402
 from made_up_results import MANIFEST, RUNS  # noqa: E402
+from reproduce_process import start_anew  # noqa: E402
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(autouse=True)
+def not_stopped():
+    """What a test stopped does not keep the next from starting."""
+    start_anew()
+
+
+@pytest.fixture
 def manifest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks") / "ptb_word_lm"
     folder.mkdir()
