@@ -173,7 +173,8 @@ def show(manifest: Manifest, args) -> int:
                  if training.id in manifests.runs_of(figure)]  # fmt: skip
         said = said or [f"{claim['paper']} {claim['where']}: {claim['text']}" for claim in manifest.claims
                         if training.id in (claim["better"], claim["worse"])]  # fmt: skip
-        print(*(f"    {line}" for line in said), sep="\n")
+        for line in said:
+            print(f"    {line}")
     return 0
 
 
