@@ -6,7 +6,7 @@ import math
 
 
 def perplexity(total_bits: float, num_tokens: int) -> float:
-    """2 to the mean number of bits per token (T16 eq. 35, H16 eq. 4.2).
+    """2 to the mean number of bits per token (T16 eq. 27, H16 eq. 4.2).
 
     Raises:
         ValueError: no token was evaluated (a mean of nothing is not perplexity 1).
@@ -20,7 +20,7 @@ def perplexity(total_bits: float, num_tokens: int) -> float:
 
 
 def bits_per_character(bits_per_token: float) -> float:
-    """T16 eq. 36: with one character a token, the mean number of bits itself (``</s>`` counts as a character)."""
+    """T16 eq. 28: with one character a token, the mean number of bits itself (``</s>`` counts as a character)."""
     return round(bits_per_token, 4)
 
 

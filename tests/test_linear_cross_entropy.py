@@ -1,5 +1,6 @@
 """Output layer and cross-entropy in one, and the criterion that uses it, against what they replace."""
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -299,6 +300,20 @@ def test_the_log_is_that_of_cross_entropy():
     assert logged[0].keys() == logged[1].keys() >= {"loss", "ppl"}
     for name, value in logged[0].items():
         assert abs(float(value) - float(logged[1][name])) < 2e-3, name
+
+
+def test_what_schedules_compare_has_five_digits():
+    """A schedule is handed the logged loss: with three digits an epoch 0.05 % better looks as good as the last."""
+    from fairseq.logging import metrics
+
+    task, seen = make_task(), []
+    criterion, _ = criteria(task)
+    for bits in (6.75049, 6.74951):
+        log = {"loss": torch.tensor(100 * bits * math.log(2)), "ntokens": 100, "nsentences": 5, "sample_size": 5}
+        with metrics.aggregate(new_root=True) as aggregator:
+            task.reduce_metrics([log], criterion)
+        seen.append(float(aggregator.get_smoothed_values()["loss"]))
+    assert [round(abs(value - bits), 5) for value, bits in zip(seen, (6.75049, 6.74951))] == [0, 0]
 
 
 def test_losses_of_single_tokens_are_those_of_cross_entropy():

@@ -29,6 +29,8 @@ def test_table_2(macro, cell, problem):
     assert (settings.embed_dim, settings.hidden_size, settings.layers, settings.dropout) == (512, 512, 1, 0.0)
     if cell.startswith("elstm"):
         assert settings.positions == 100
+    if cell == "gru":
+        assert settings.update_gate == "previous"  # (15)
 
 
 def test_registering():

@@ -20,6 +20,9 @@ class LabelCrossEntropy(FairseqCriterion):
     """e + e_f + e_b for the DBRNN (E18 §4.2), e alone for models with one output, -log a^l - log a^r and the relations'
     cross-entropy for bi-attention (Cheng et al. 2016).
 
+    E18 sends each of the three errors back by itself; their gradients add up to the sum's. Clipping and AdaGrad's
+    scaling act on what has been added up: one update a batch, not one an error.
+
     ``loss`` is that sum, ``nll_loss`` and ``ppl`` are those of the model's prediction, all in bits per label; branches
     have their own, ``loss_forward`` and ``loss_backward``.
     """

@@ -90,15 +90,15 @@ PRESETS: Dict[str, tuple] = {
 
 # E18, Table 2, for both problems (POS tagging, dependency parsing), I_t = [X_t, h_{t-1}]; --gate-input x makes the
 # models of Tables 3 and 5. Initialisation and dropout are not stated: the defaults. Table 2's fixed lengths are the
-# task's --fixed-length 100.
+# task's --fixed-length 100. E18 (15) has the GRU's z_t before h_{t-1}.
 E18 = {"embed_dim": 512, "hidden_size": 512, "layers": 1}
-E18_CELLS = ("lstm", "gru", "elstm1", "elstm2")
+E18_CELLS = {"lstm": {}, "gru": {"update_gate": "previous"}, "elstm1": {}, "elstm2": {}}
 
 #: architecture: (macro model, cell, settings)
 SENTENCE_PRESETS: Dict[str, tuple] = {
-    f"{macro}_{cell}_su_ud_{problem}": (macro, cell, E18)
+    f"{macro}_{cell}_su_ud_{problem}": (macro, cell, {**E18, **settings})
     for macro in MACRO_MODELS
-    for cell in E18_CELLS
+    for cell, settings in E18_CELLS.items()
     for problem in ("pos", "dp")
 }
 

@@ -211,6 +211,8 @@ class DBRNN(Labeller):
     are pooled. The three outputs are ``combined``, ``forward`` and ``backward``; each has its cross-entropy in training
     (criterion ``label_cross_entropy``): that of the forward output reaches the upper forward network and the lower
     BRNN, that of the backward output the upper backward one and the lower BRNN, that of the combined output everything.
+    No prediction is fed back: E18 conditions p^f and p^b on predicted labels in the text after (26), but its (31) and
+    its Fig. 3 do not.
     """
 
     Config = DBRNNConfig
