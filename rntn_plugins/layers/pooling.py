@@ -10,8 +10,8 @@ class PooledScores(nn.Module):
     """s = W^f s^f + W^b s^b on unnormalised scores, soft-max afterwards.
 
     E18 writes eq. (26) on probabilities; as they are not normalised there, the loss -log p has no lower bound (scaling
-    W up lowers it for ever). The authors' code pools scores, with matrices [K, K] as here (theirs start at random, and have
-    a bias, which the branches' own biases are as good as). Both start as 1/2 I.
+    W up lowers it for ever). The authors' code pools scores, with matrices [K, K] as here; theirs start at random and
+    have a bias, here the branches' own biases do as much. Both start as 1/2 I.
     """
 
     def __init__(self, labels: int) -> None:
