@@ -43,6 +43,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   best, which is scored, is of then. Only *100 %, paper* can be held against the paper's number; where a paper does
   not print how long it trained, the length is ours, and so is the bound on it where a rule is to end it and has not
   (without *by its rule*).
+- **†**: trained with other flags than the recipe has now, see [Schedules](#schedules); claims take such results too.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the

@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence
 
 from reproduce_claims import Judged
 from reproduce_figures import amount, plain
-from reproduce_manifest import KINDS, Manifest, Row, Schedule
+from reproduce_manifest import KINDS, Manifest, Row, Run, Schedule
 from reproduce_results import Measured, Result, Results, grouped, validated
 
 #: decimals at least; more where a paper's table has more
@@ -79,9 +79,12 @@ def difference(found: Measured, published: float, decimals: int) -> str:
     return f"{apart:+.{decimals}f} ({100 * apart / published + 0.0:+.1f} %)"
 
 
-def links(results: Sequence[Result], base: Path) -> str:
-    """A link to the JSON of each seed, relative to *base*."""
-    return ", ".join(f"[{each.kind}, {each.seed}]({relative(each.file, base)})" for each in results)
+def links(results: Sequence[Result], run: Run, base: Path) -> str:
+    """A link to the JSON of each seed, relative to *base*, and whether it was trained as the manifest has it now."""
+    return ", ".join(
+        f"[{each.kind}, {each.seed}]({relative(each.file, base)}){' †' if each.lacking(run) else ''}"
+        for each in results
+    )
 
 
 def relative(file: Path, base: Path) -> str:
@@ -122,7 +125,8 @@ def row_cells(manifest: Manifest, found: Optional[Measured], row: Row, rows: Seq
     return [
         *cells, f"{parameters:,}" if parameters else "", paper, ours(found, decimals),
         "" if row.published is None else difference(found, row.published, decimals),
-        scored(found), ", ".join(str(result.seed) for result in found.results), links(found.results, base), row.note,
+        scored(found), ", ".join(str(result.seed) for result in found.results), links(found.results, run, base),
+        row.note,
     ]  # fmt: skip
 
 

@@ -31,6 +31,8 @@ def test_table_2(macro, cell, problem):
         assert settings.positions == 100
     if cell == "gru":
         assert settings.update_gate == "previous"  # (15)
+    if cell in ("lstm", "elstm1"):
+        assert settings.forget_bias == 1.0
 
 
 def test_registering():

@@ -90,9 +90,12 @@ PRESETS: Dict[str, tuple] = {
 
 # E18, Table 2, for both problems (POS tagging, dependency parsing), I_t = [X_t, h_{t-1}]; --gate-input x makes the
 # models of Tables 3 and 5. Initialisation and dropout are not stated: the defaults. Table 2's fixed lengths are the
-# task's --fixed-length 100. E18 (15) has the GRU's z_t before h_{t-1}.
+# task's --fixed-length 100. E18 (15) has the GRU's z_t before h_{t-1}; forget gates start with a bias of 1 in its
+# authors' code (github.com/yuanhangsu/ELSTM-DBRNN).
 E18 = {"embed_dim": 512, "hidden_size": 512, "layers": 1}
-E18_CELLS = {"lstm": {}, "gru": {"update_gate": "previous"}, "elstm1": {}, "elstm2": {}}
+E18_CELLS = {
+    "lstm": {"forget_bias": 1.0}, "gru": {"update_gate": "previous"}, "elstm1": {"forget_bias": 1.0}, "elstm2": {},
+}  # fmt: skip
 
 #: architecture: (macro model, cell, settings)
 SENTENCE_PRESETS: Dict[str, tuple] = {

@@ -117,6 +117,7 @@ def test_schedules_in_use(manifest, rows, monkeypatch):
     assert short[6:] == ["`--sample-break-mode eos`", "a tenth", "1"]
     assert line(page, "30 is ours")[2] == "paper" and "--lr 7" not in page
     assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
+    assert f"[short, 1](results/rows/{file.name}) † |" in page, "and is marked in its table"
     monkeypatch.setattr(reproduce_results, "SAME_RESULTS", ("--lr",))
     assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
 
@@ -124,7 +125,8 @@ def test_schedules_in_use(manifest, rows, monkeypatch):
 def test_a_schedule_made_longer_since_is_told(manifest, rows):
     flags = "--arch gru_lm --optimizer adagrad --lr 0.05 --max-epoch"
     result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags.split(), "3"]})
-    assert "was trained without" not in page_of(manifest, rows)
+    page = page_of(manifest, rows)
+    assert "was trained without" not in page and "† |" not in page
     result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags.split(), "2"]})
     assert "was trained without `--max-epoch 3`" in page_of(manifest, rows)
 
