@@ -59,6 +59,14 @@ def check_settings(cfg) -> None:
     check_range("word_dropout", cfg.word_dropout, 0.0)
 
 
+def check_task(task) -> None:
+    """``ValueError`` unless it is a task of labels for the words of sentences."""
+    if not hasattr(task, "input_columns"):
+        raise ValueError(
+            "this architecture labels the words of sentences: it needs --task conllu_tagging or conllu_parsing"
+        )
+
+
 def dropout_at(cfg, place: str) -> float:
     """The dropout probability at ``embedding``, ``between`` or ``output``."""
     own = getattr(cfg, f"dropout_{place}")

@@ -12,7 +12,14 @@ from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.bidirectional import BidirectionalStack
 from rntn_plugins.layers.recurrent import RecurrentStack
-from rntn_plugins.models.common import SentenceEmbedding, SentenceModelConfig, check_settings, dropout_at, initialise
+from rntn_plugins.models.common import (
+    SentenceEmbedding,
+    SentenceModelConfig,
+    check_settings,
+    check_task,
+    dropout_at,
+    initialise,
+)  # fmt: skip
 from rntn_plugins.models.settings import build_cells, check_range, flag, set_recurrence
 from rntn_plugins.symbols import is_filler
 
@@ -191,6 +198,7 @@ class Seq2Seq(FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg, task):
+        check_task(task)
         check_settings(cfg)
 
         def encoder_cells(sizes):

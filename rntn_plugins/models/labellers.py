@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from rntn_plugins.layers.bidirectional import BidirectionalStack, Dependent
 from rntn_plugins.layers.pooling import POOLINGS
 from rntn_plugins.layers.recurrent import RecurrentStack
-from rntn_plugins.models.common import SentenceEmbedding, SentenceModelConfig, check_settings, dropout_at, initialise
+from rntn_plugins.models.common import (
+    SentenceEmbedding,
+    SentenceModelConfig,
+    check_settings,
+    check_task,
+    dropout_at,
+    initialise,
+)  # fmt: skip
 from rntn_plugins.models.settings import build_cells, check_range, flag, set_recurrence
 
 
@@ -67,6 +74,7 @@ class Labeller(BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg, task):
+        check_task(task)
         check_settings(cfg)
         return cls(cfg, task)
 

@@ -85,6 +85,8 @@ class ConlluTask(FairseqTask):
         folder = os.path.dirname(cfg.conllu_output or "")
         if folder and not os.path.isdir(folder):
             raise ValueError(f"--conllu-output {cfg.conllu_output}: there is no folder {folder}")
+        if cfg.conllu_output and os.path.isdir(cfg.conllu_output):
+            raise ValueError(f"--conllu-output {cfg.conllu_output} is a folder")
         self.bin = DataBin(utils.split_paths(cfg.data)[0])
         self._source, self._target = Dictionary(), LabelDictionary()
         self._target.scorer = Scores(self)
@@ -281,6 +283,10 @@ class ConlluTask(FairseqTask):
             mine = batches.frozen_batches[shard_id::num_shards]
             self.output.only({int(index) for batch in mine for index in batch}, f"{shard_id + 1}-of-{num_shards}")
         return batches
+
+    def eval_lm_dataloader(self, *args, **kwargs):
+        """What ``fairseq-eval-lm`` asks for: always a ``ValueError``."""
+        raise ValueError(f"fairseq-eval-lm is for language models: score --task {self.cfg._name} by fairseq-generate")
 
     # ---- generation --------------------------------------------------------------------------------------------------
 

@@ -160,6 +160,13 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         )  # fmt: skip
         return WithState(batches.next_epoch_itr(shuffle=False), CarrySlot())
 
+    def build_generator(self, models, args, *more, **settings):
+        """fairseq's; ``ValueError`` for what needs a source sentence."""
+        for name in ("constraints", "print_alignment"):
+            if getattr(args, name, None):
+                raise ValueError(f"--{name.replace('_', '-')} needs a source sentence: a language model has none")
+        return super().build_generator(models, args, *more, **settings)
+
     # ---- the state ---------------------------------------------------------------------------------------------------
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False, **kwargs):

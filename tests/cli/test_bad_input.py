@@ -29,6 +29,11 @@ from commands import TASK, TRAIN, USER_DIR, fairseq, last_error
             ("--arch", "gru_lm", "--adaptive-softmax-cutoff", "10,5"),
             r"ValueError: --adaptive-softmax-cutoff 10,5 must be increasing numbers below the vocabulary size 32$",
         ),
+        (("--arch", "brnn_gru"), r"ValueError: this architecture labels .* --task conllu_tagging or conllu_parsing$"),
+        (
+            ("--arch", "seq2seq_gru"),
+            r"ValueError: this architecture labels .* --task conllu_tagging or conllu_parsing$",
+        ),
         (("--arch", "gru_lm", "--dropout", "1.5"), r"ValueError: --dropout 1.5 must be in \[0.0, 1.0\)$"),
         (("--arch", "gru_lm", "--layers", 0), r"ValueError: --layers 0 must be at least 1$"),
         (("--arch", "gru_lm", "--tokens-per-sample", 0), r"ValueError: --tokens-per-sample 0 must be at least 1$"),
@@ -125,6 +130,15 @@ def test_evaluating_with_another_break_mode_is_said(data, tmp_path):
     assert "was trained with" not in fairseq(
         "eval-lm", data, *USER_DIR, *TASK, *checkpoint, "--sample-break-mode", "eos"
     )
+
+
+@pytest.mark.parametrize("flag", ["--constraints", "--print-alignment"])
+def test_what_needs_a_source_is_refused(flag, data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("generate", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                     "--prefix-size", 1, flag, fails=True)  # fmt: skip
+    assert f"ValueError: {flag} needs a source sentence: a language model has none" in last_error(output)
 
 
 def test_context_window_is_refused(data, tmp_path):

@@ -654,3 +654,11 @@ def test_a_file_that_cannot_be_written(model, data, tmp_path):
     output = inside("generate", data, *PARSING, "--path", model("lemmas") / "checkpoint_best.pt", "--conllu-output",
                     tmp_path / "none" / "x", fails=True)  # fmt: skip
     assert "--conllu-output" in last_error(output) and not lines(output, "H")
+    output = inside("generate", data, *PARSING, "--path", model("lemmas") / "checkpoint_best.pt", "--conllu-output",
+                    tmp_path, fails=True)  # fmt: skip
+    assert last_error(output) == f"ValueError: --conllu-output {tmp_path} is a folder" and not lines(output, "H")
+
+
+def test_labels_are_not_scored_as_text(model, data):
+    output = inside("eval-lm", data, *PARSING, "--path", model("lemmas") / "checkpoint_best.pt", fails=True)
+    assert re.match("ValueError: fairseq-eval-lm is for language models: .* fairseq-generate", last_error(output))
