@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
@@ -159,14 +160,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
     file = Path(parser.parse_args(arguments).results)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        print(render(data))
+        print(render(data), flush=True)
         print("wrote", *benchmark_charts.draw(data, file.with_suffix("")))
     except ImportError:
         print(benchmark_charts.MATPLOTLIB_MISSING)
+    except BrokenPipeError:  # less or head had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         print(f"benchmark_report: error: cannot read {file}: {error.strerror}", file=sys.stderr)
         return 2
-    except (ValueError, KeyError, TypeError):
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         print(f"benchmark_report: error: {file} holds no results of scripts/benchmark.py", file=sys.stderr)
         return 2
     return 0

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import inspect
 import logging
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -59,4 +60,10 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # less or head had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

@@ -97,6 +97,11 @@ def pad(text: str, width: int) -> str:
     return text + " " * (width - cells(text))
 
 
+def visible(text: str) -> str:
+    """Without characters that a terminal would obey."""
+    return "".join("\ufffd" if unicodedata.category(character) == "Cc" else character for character in text)
+
+
 def cut(text: str, width: int) -> str:
     """What fits into *width* cells, ``>`` in the last of them if something is missing; 0 for no limit."""
     if not width or cells(text) <= width:
@@ -117,6 +122,11 @@ def draw(sentence: conllu.TokenList, name: str, plain: bool = False) -> List[str
         ValueError: a head is missing or no word of the sentence, or the heads make a cycle.
     """
     words = [token for token in sentence if isinstance(token["id"], int)]
+    for number, word in enumerate(words, 1):
+        if word["id"] != number:
+            raise ValueError(f"word {number} has the id {word['id']}")
+        if "misc" not in word:
+            raise ValueError(f"word {number} has not ten columns")
     line_of = {0: 0, **{word["id"]: line for line, word in enumerate(words, 1)}}
     for word in words:
         if word.get("head") is None:
@@ -126,11 +136,11 @@ def draw(sentence: conllu.TokenList, name: str, plain: bool = False) -> List[str
     arcs = draw_arcs([line_of[word["head"]] for word in words])
     if plain:
         arcs = [line.translate(str.maketrans(BOXES, ASCII)) for line in arcs]
-    texts = [[word.get(field) or "_" for field in ("form", "upos", "deprel")] for word in words]
+    texts = [[visible(word.get(field) or "_") for field in ("form", "upos", "deprel")] for word in words]
     widths = [max(map(cells, column)) for column in zip(*texts)]
     rows = [f"{line} {'  '.join(map(pad, text, widths))}".rstrip() for line, text in zip(arcs, texts)]
     named = [f"{key} = {sentence.metadata[key]}" for key in ("text", "sent_id") if key in sentence.metadata]
-    return [f"# {(named or [name])[0]}", *rows]
+    return [visible(f"# {(named or [name])[0]}"), *rows]
 
 
 def ranges(text: str) -> List[Tuple[int, int]]:
@@ -181,6 +191,10 @@ def drawings(file: str, chosen: Optional[List[Tuple[int, int]]], count: int, pla
     except UnicodeDecodeError:
         raise ValueError(f"{file}: not UTF-8") from None
     except ParseException as error:
+        raise ValueError(f"{file}: sentence {number + 1}: not CoNLL-U: {error}") from None
+    except ValueError as error:
+        if str(error).startswith(f"{file}: "):
+            raise
         raise ValueError(f"{file}: sentence {number + 1}: not CoNLL-U: {error}") from None
     if number == 0:
         raise ValueError(f"{file}: no sentences")

@@ -15,14 +15,23 @@ import sys
 from pathlib import Path
 from typing import List, Tuple
 
+ENDINGS = (".png", ".svg", ".pdf")
+
 
 def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
-    """(updates, value) of every validation in a log, in order; a repeated one (a resumed run) counts once, the last."""
+    """(updates, value) of every validation in a log, in order; a repeated one (a resumed run) counts once, the last.
+
+    Raises:
+        ValueError: a validation whose numbers are none; the message has the number of the line.
+    """
     found = {}
-    for line in text.splitlines():
+    for number, line in enumerate(text.splitlines(), 1):
         as_json = re.search(rf"\| {re.escape(subset)} \| (\{{.*\}})", line)
         if as_json:
-            entry = json.loads(as_json[1])
+            try:
+                entry = json.loads(as_json[1])
+            except json.JSONDecodeError:
+                raise ValueError(f"line {number}: a validation that is no JSON") from None
             updates, value = entry.get(f"{subset}_num_updates"), entry.get(f"{subset}_{metric}")
         elif f"| {subset} | epoch" in line:
             parts = dict(part.rsplit(" ", 1) for part in map(str.strip, line.split("|")) if " " in part)
@@ -30,17 +39,36 @@ def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
         else:
             continue
         if updates is not None and value is not None:
-            found[int(updates)] = float(value)
+            try:
+                found[int(updates)] = float(value)
+            except (TypeError, ValueError):
+                raise ValueError(f"line {number}: num_updates {updates!r}, {metric} {value!r}: no numbers") from None
     return sorted(found.items())
+
+
+def names_of(logs: List[str]) -> List[str]:
+    """What tells the logs apart: the file's name, with its folder or as a whole path where it must be."""
+    paths = [Path(name) for name in logs]
+    for choose in (lambda path: path.stem, lambda path: path.resolve().parent.name):
+        names = [choose(path) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return logs
 
 
 def main(arguments=None) -> int:
     parser = argparse.ArgumentParser(prog="plot", description=__doc__.splitlines()[0])
-    parser.add_argument("logs", nargs="+", metavar="LOG", help="log of a training run; its name is the legend")
+    parser.add_argument(
+        "logs", nargs="+", metavar="LOG", help="log of a training run; its name, or its folder's, is the legend"
+    )
     parser.add_argument("--metric", default="ppl", help="ppl, loss, bpc, … (default: %(default)s)")
     parser.add_argument("--subset", default="valid", help="which validation subset (default: %(default)s)")
     parser.add_argument("--out", default="curves.png", metavar="FILE", help="picture to write (default: %(default)s)")
     args = parser.parse_args(arguments)
+    if not args.out.lower().endswith(ENDINGS):
+        parser.error(f"--out {args.out} must end with one of {', '.join(ENDINGS)}")
+    if not Path(args.out).parent.is_dir():
+        parser.error(f"--out {args.out}: there is no folder {Path(args.out).parent}")
     try:
         import matplotlib
     except ImportError:
@@ -49,20 +77,26 @@ def main(arguments=None) -> int:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
-    for name in args.logs:
+    for name, label in zip(args.logs, names_of(args.logs)):
         try:
             text = Path(name).read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             parser.error(f"cannot read {name}: {error.strerror}")
-        points = validations(text, args.subset, args.metric)
+        try:
+            points = validations(text, args.subset, args.metric)
+        except ValueError as error:
+            parser.error(f"{name}: {error}")
         if not points:
             parser.error(f"{name}: no validation on {args.subset!r} with {args.metric!r} in this log")
-        axes.plot(*zip(*points), marker="o", markersize=3, label=Path(name).stem)
+        axes.plot(*zip(*points), marker="o", markersize=3, label=label)
         print(f"{name}: {len(points)} validations, best {args.metric} {min(value for _, value in points):g}")
     axes.set(xlabel="updates", ylabel=f"{args.subset} {args.metric}")
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(args.out, dpi=150)
+    try:
+        figure.savefig(args.out, dpi=150)
+    except OSError as error:
+        parser.error(f"cannot write {args.out}: {error.strerror}")
     print(f"wrote {args.out}")
     return 0
 

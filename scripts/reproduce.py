@@ -261,7 +261,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0; 1 if a run failed; 2 after one line that says what is wrong."""
     args = parse(arguments)
     try:
-        return {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
+        code = {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # less or head had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (Refused, OSError) as error:
         print(f"reproduce: error: {error}", file=sys.stderr)
         return 2

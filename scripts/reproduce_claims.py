@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reproduce_manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused
-from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled
+from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled, wanted
 
 EVERY = 2  # epochs at least that a claim about every epoch is judged by
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
@@ -145,13 +145,22 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
     """Whether two results may show which model is better."""
     if of_counts(manifest, one, other):  # its epoch is none of training
         return all(each.complete for each in (one, other) if of_counts(manifest, each))
-    if one.kind != other.kind:
+    if one.kind != other.kind or set_apart(manifest, one, other):
         return False
     if near(one.epochs, other.epochs):
         return True
     lengths = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
     same = len({(length.epochs, length.updates) for length in lengths}) == 1
     return ruled(one, other) and (one.kind == "paper" or same)
+
+
+def set_apart(manifest: Manifest, one: Result, other: Result) -> bool:
+    """Whether just one was trained with a setting that both runs have in the manifest now."""
+    if "seconds" in (one.metric, other.metric):
+        return False
+    runs = [manifest.runs[each.run] for each in (one, other)]
+    both = set(wanted(runs[0], one.kind)) & set(wanted(runs[1], other.kind))
+    return bool(both & (set(one.lacking(runs[0])) ^ set(other.lacking(runs[1]))))
 
 
 def early(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair], holds: bool) -> Optional[str]:

@@ -76,6 +76,7 @@ METRICS = {
 
 #: of a schedule's forms, the longest first: the paper's, and two that are shorter
 KINDS = ("paper", "medium", "short")
+SCORING = ("eval-lm", "generate")
 CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
 
@@ -222,7 +223,7 @@ def load(folder: Path = ROOT / "tasks") -> Manifest:
     for file in files:
         try:
             add(manifest, file)
-        except (KeyError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else error
             raise Refused(f"{file}: {what}") from None
     check(manifest)
@@ -235,7 +236,9 @@ def add(manifest: Manifest, file: Path) -> None:
     recipe = file.parent.name
     for name, settings in given.pop("schedules").items():
         manifest.schedules[recipe, name] = read_schedule(name, recipe, given, settings)
-    for entry in given.pop("runs"):
+    for entry in tables(given, "runs"):
+        complete(entry, "id", "arch", "schedule")
+        texts(entry, "id", "arch", "schedule", "flags")
         schedule = manifest.schedules.get((recipe, entry["schedule"]))
         if schedule is None:
             raise ValueError(f"run {entry['id']!r} has the unknown schedule {entry['schedule']!r}")
@@ -243,26 +246,32 @@ def add(manifest: Manifest, file: Path) -> None:
             raise ValueError(f"there are two runs {entry['id']!r}")
         known(entry, "id", "arch", "schedule", "flags", "seeds")
         named(entry["id"])
-        if not all(type(seed) is int and seed >= 0 for seed in entry.get("seeds", [])):
-            raise ValueError(f"seeds = {entry['seeds']!r} of run {entry['id']!r} must be whole numbers from 0")
+        seeds = entry.get("seeds", [1])
+        if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
+            raise ValueError(f"seeds = {seeds!r} of run {entry['id']!r} must be whole numbers from 0, one at least")
         manifest.runs[entry["id"]] = Run(
-            entry["id"], entry["arch"], schedule, words(entry.get("flags", "")), tuple(entry.get("seeds", [1]))
+            entry["id"], entry["arch"], schedule, words(entry.get("flags", "")), tuple(seeds)
         )
-    for entry in given.pop("rows", []):
+    for entry in tables(given, "rows"):
+        complete(entry, "paper", "table", "row", "column", "run")
+        texts(entry, "paper", "table", "row", "column", "run", "evaluate", "note")
         known(entry, "paper", "table", "row", "column", "published", "run", "evaluate", "note")
         above_zero(entry, "published")
         published = entry.get("published")
         manifest.rows.append(
             Row(**{**entry, "published": published, "evaluate": words(entry.get("evaluate", ""))})
         )  # fmt: skip
-    for figure in given.pop("figures", []):
+    for figure in tables(given, "figures"):
         read_figure(figure)
         manifest.figures.append(figure)
-    for claim in given.pop("claims", []):
+    for claim in tables(given, "claims"):
         read_claim(claim)
         manifest.claims.append({**claim, "evaluate": words(claim.get("evaluate", ""))})
     above_zero(given, "tokens")
     known(given, "data", "task", "command", "tokens")
+    texts(given, "data", "task", "command")
+    if given["command"] not in SCORING:
+        raise ValueError(f"command {given['command']!r} is none of {', '.join(SCORING)}")
 
 
 def read_figure(figure: dict) -> None:
@@ -271,14 +280,19 @@ def read_figure(figure: dict) -> None:
     known(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "runs", "tables", "x", "series")
     if not all(isinstance(said, str) for said in dict(figure.get("tables", {})).values()):
         raise ValueError(f"tables of figure {figure['id']!r} must be some text each")
+    texts(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "x")
     named(figure["id"])
     if figure["kind"] == "curves":
         complete(figure, "runs")
+        runs = figure["runs"]
+        if not isinstance(runs, list) or not runs or not all(isinstance(run, str) for run in runs):
+            raise ValueError(f"runs = {runs!r} of figure {figure['id']!r} must be a list of names")
     elif figure["kind"] == "sweep":
         complete(figure, "series")
         for series in figure["series"]:
             complete(series, "label", "points")
-            if not all(isinstance(point, list) and len(point) == 2 for point in series["points"]):
+            points = series["points"]
+            if not all(isinstance(each, list) and len(each) == 2 and isinstance(each[1], str) for each in points):
                 raise ValueError(f"the points of figure {figure['id']!r} must be [x, run] each")
     else:
         raise ValueError(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
@@ -311,7 +325,11 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
         if not isinstance(form, dict):
             raise ValueError(f"{kind} = {form!r} of schedule {name!r} must be a table")
     known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "tokens", "script")
+    texts(settings, "train", "evaluate", "metric", "because", "data", "script")
     for form in (settings, *shorter.values()):
+        texts(form, "drop", "train", "because")
+        if not isinstance(form.get("updates", 1), int):
+            raise ValueError(f"updates = {form['updates']!r} of schedule {name!r} must be a whole number")
         above_zero(form, "epochs", "updates", "tokens")
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
@@ -339,6 +357,20 @@ def shortened(full: Schedule, kind: str, form: dict) -> Schedule:
         raise ValueError(f"{what} needs one of epochs and updates")
     train = merged(without(full.train, dropped), words(form.get("train", "")))
     return replace(full, train=train, epochs=epochs, updates=updates, because=" ".join(form.get("because", "").split()))
+
+
+def tables(given: dict, name: str) -> List[dict]:
+    """The entries under ``[[name]]``, taken out."""
+    entries = given.pop(name, [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ValueError(f"{name} must be tables: [[{name}]]")
+    return entries
+
+
+def texts(entry: dict, *names: str) -> None:
+    for name in names:
+        if not isinstance(entry.get(name, ""), str):
+            raise ValueError(f"{name} = {entry[name]!r} must be some text")
 
 
 def complete(entry: dict, *names: str) -> None:

@@ -98,7 +98,7 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
         parts += paper_tables(manifest, results, paper, base) + paper_figures(manifest, results, paper)
     if judged:
-        parts += ["## Claims", CLAIMS, tables.claims_table(judged)]
+        parts += ["## Claims", CLAIMS, tables.claims_table(manifest, judged)]
     parts += ["## Schedules", *schedules(manifest, results, base)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

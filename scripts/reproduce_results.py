@@ -93,14 +93,11 @@ class Result:
         schedule = run.schedule.of(self.kind)
         if self.metric == "seconds":  # scripts/benchmark.py --cells REFERENCE ARCH ...
             cells = {cell for each in grouped(self.command) if each.startswith("--cells ") for cell in each.split()[1:]}
-            wanted = grouped(schedule.train[1:])
             return [cell for cell in (schedule.train[0], run.arch) if cell not in cells] + [
-                flag for flag in wanted if flag not in grouped(self.command)
+                flag for flag in grouped(schedule.train[1:]) if flag not in grouped(self.command)
             ]
-        arch = () if schedule.script else ("--arch", run.arch)
-        wanted = merged(merged((*arch, *length_flags(schedule)), schedule.train), run.flags)
         had = grouped(self.command)
-        return [flag for flag in grouped(wanted) if flag not in had and flag.split()[0] not in SAME_RESULTS]
+        return [flag for flag in wanted(run, self.kind) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
 
 @dataclass(frozen=True)
@@ -202,6 +199,13 @@ def alike(one: Result, other: Result) -> bool:
     return one.kind == other.kind and (near(one.share, other.share) or ruled(one, other))
 
 
+def wanted(run: Run, kind: str) -> List[str]:
+    """The flags that the manifest has for a run now, each with its value."""
+    schedule = run.schedule.of(kind)
+    arch = () if schedule.script else ("--arch", run.arch)
+    return grouped(merged(merged((*arch, *length_flags(schedule)), schedule.train), run.flags))
+
+
 def length_flags(schedule: Schedule) -> Tuple[str, ...]:
     """How fairseq-train is told a schedule's length; no script is."""
     if schedule.script:
@@ -233,14 +237,15 @@ def read(file: Path) -> Result:
         return understood(file, json.loads(file.read_text(encoding="utf-8")))
     except KeyError as error:
         raise Refused(f"{file}: no result of scripts/reproduce.py: {error} is missing") from None
-    except (AttributeError, TypeError, ValueError) as error:
+    except RecursionError:
+        raise Refused(f"{file}: no result of scripts/reproduce.py: nested too deeply") from None
+    except (AttributeError, OverflowError, TypeError, ValueError) as error:
         raise Refused(f"{file}: no result of scripts/reproduce.py: {error}") from None
 
 
 def numbers_of(result: Result) -> Iterator[Tuple[str, Any]]:
     """All that has to be a number, and what it is."""
     data, where = result.data, result.data.get("environment", {})
-    yield "of_schedule", data["of_schedule"]
     known = [("parameters", data.get("parameters")), *((name, where.get(name)) for name in ("cores", "threads"))]
     yield from ((name, value) for name, value in known if value is not None)
     for scores in (result.test[""], *result.test.values()):
@@ -264,10 +269,19 @@ def understood(file: Path, data: Any) -> Result:
     if not all(isinstance(part, dict) for part in (where, versions, commands)):
         raise ValueError("environment, versions or commands are no objects")
     result = Result(
-        file, data["run"], data["schedule"], int(data["seed"]), data["metric"], bool(data["complete"]),
+        file, data["run"], data["schedule"], int(data["seed"]), data["metric"], data["complete"],
         data["stopped"], float(data["epochs"]), int(data["updates"]), float(data["of_paper"]), data["test"],
         data.get("curve", []), data,
     )  # fmt: skip
+    if not isinstance(result.complete, bool):
+        raise ValueError(f"complete: {result.complete!r} is neither true nor false")
+    for name in ("seed", "epochs", "updates", "of_paper", "of_schedule"):
+        value = data[name]
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise ValueError(f"{name}: {value!r} is no number from 0")
+    for name in ("processor", "instructions", "gpu"):
+        if not isinstance(where.get(name) or "", str):
+            raise ValueError(f"{name} of the environment: {where[name]!r} is no text")
     for point in result.curve:
         if not all(isinstance(part, dict) for part in (point, point.get("train", {}), point.get("valid", {}))):
             raise ValueError("a point of the curve, or its train or valid, is no object")
@@ -280,6 +294,7 @@ def understood(file: Path, data: Any) -> Result:
     for name, value in numbers_of(result):
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{name}: {value!r} is no number")
+        float(value)  # OverflowError: a whole number of hundreds of digits
     if not (isinstance(result.command, list) and all(isinstance(word, str) for word in result.command)):
         raise ValueError("the command of the training is no list of words")
     return result

@@ -117,7 +117,9 @@ def row_cells(manifest: Manifest, found: Optional[Measured], row: Row, rows: Seq
     theirs = max((decimals_of(each) for each in alike if each is not None), default=0)
     decimals = max(theirs, DECIMALS[metric])
     paper = "" if row.published is None else number(row.published, theirs)
-    preset = code([run.arch, *run.flags]) + (f", scored with {code(row.evaluate)}" if row.evaluate else "")
+    absent = [] if found is None else [each.lacking(run) for each in found.results]
+    flags = [flag for flag in grouped(run.flags) if not absent or not all(flag in lacking for lacking in absent)]
+    preset = code([run.arch, *flags]) + (f", scored with {code(row.evaluate)}" if row.evaluate else "")
     cells = [row.row, row.column, preset]
     if found is None:
         return [*cells, "", paper, "", "", "", "", "", row.note]
@@ -144,14 +146,21 @@ def course(found: Measured, curve: Dict[int, float]) -> str:
     return f"{said} in validation{what} after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
 
 
-def claims_table(judged: Sequence[Judged]) -> str:
+def dagger(manifest: Manifest, found: Measured) -> str:
+    """`` †`` behind what was trained with other flags than the manifest has now."""
+    return " †" * any(each.lacking(manifest.runs[each.run]) for each in found.results)
+
+
+def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
     rows = []
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
-        said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)})" for run, found in sides if found]
+        said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)}){dagger(manifest, found)}"
+                for run, found in sides if found]  # fmt: skip
         if each.curves:
             courses = [course(found, curve) for (_, found), curve in zip(sides, each.curves)]
-            said = [f"`{run}` {text} ({share(found)})" for (run, found), text in zip(sides, courses)]
+            said = [f"`{run}` {text} ({share(found)}){dagger(manifest, found)}"
+                    for (run, found), text in zip(sides, courses)]  # fmt: skip
         for found in each.longer:
             numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
             said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} ({scored(found)})"]

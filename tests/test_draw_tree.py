@@ -259,13 +259,23 @@ def test_errors(tmp_path, capsys):
     assert refused(tmp_path, capsys, "") == "no sentences"
     assert refused(tmp_path, capsys, good * 3, "--sentences", "2-4") == "no sentence 4, the last is 3"
     assert refused(tmp_path, capsys, good + conllu([2, "_"])) == "sentence 2: word 2 has no head"
-    assert refused(tmp_path, capsys, "1\tonly\n") == "sentence 1: word 1 has no head"
+    assert refused(tmp_path, capsys, "1\tonly\n") == "sentence 1: word 1 has not ten columns"
     message = "sentence 1: the head of word 2 is 3, and there is no such word"
     assert refused(tmp_path, capsys, conllu([0, 3])) == message
     assert refused(tmp_path, capsys, conllu([2, 1, 0, 1])) == "sentence 1: its heads make a cycle: 1 2"
     assert refused(tmp_path, capsys, conllu([0, 2])) == "sentence 1: its heads make a cycle: 2"
     assert refused(tmp_path, capsys, good + "a b\n").startswith("sentence 2: not CoNLL-U: ")
     assert refused(tmp_path, capsys, "1\té\n".encode("latin-1")) == "not UTF-8"
+    assert refused(tmp_path, capsys, conllu([0, 1]).replace("\n2\t", "\n1\t")) == "sentence 1: word 2 has the id 1"
+    assert refused(tmp_path, capsys, good + conllu(["9" * 5000])).startswith("sentence 2: not CoNLL-U: ")
+
+
+def test_control_characters_are_not_obeyed(tmp_path, capsys):
+    file = tmp_path / "red.conllu"
+    file.write_text("# text = \x1b[31mred\n1\t\x1b[31mred\t" + "_\t" * 4 + "0\troot\t_\t_\n\n")
+    assert draw_tree.main([str(file)]) == 0
+    drawn = capsys.readouterr().out
+    assert "\x1b" not in drawn and drawn.count("\ufffd[31mred") == 2
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,24 @@ def test_pictures(ending, start, tmp_path, capsys):
 def test_errors(tmp_path, capsys):
     log = tmp_path / "x.log"
     log.write_text(SIMPLE)
+    bad, garbled = tmp_path / "bad.log", tmp_path / "garbled.log"
+    bad.write_text("x | valid | epoch 001 | ppl abc | num_updates 5\n")
+    garbled.write_text("x | valid | {oops}\n")
     for arguments, message in (
         ([str(tmp_path / "no.log")], "No such file"),
         ([str(log), "--metric", "uas"], "no validation on 'valid' with 'uas' in this log"),
+        ([str(log), "--out", "curves.xyz"], "--out curves.xyz must end with one of .png, .svg, .pdf"),
+        ([str(log), "--out", str(tmp_path / "no" / "x.png")], "there is no folder"),
+        ([str(bad)], "bad.log: line 1: num_updates '5', ppl 'abc': no numbers"),
+        ([str(garbled)], "garbled.log: line 1: a validation that is no JSON"),
     ):
         with pytest.raises(SystemExit):
             plot.main(arguments)
         assert message in capsys.readouterr().err
+
+
+def test_logs_of_one_name_are_told_apart_by_their_folders(tmp_path):
+    logs = [str(tmp_path / name / "train.log") for name in ("a", "b")]
+    assert plot.names_of(logs) == ["a", "b"]
+    assert plot.names_of([*logs, logs[0]]) == [*logs, logs[0]]
+    assert plot.names_of(["x/gru.log", "x/lstm.log"]) == ["gru", "lstm"]

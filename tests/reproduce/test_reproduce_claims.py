@@ -1,5 +1,7 @@
 """The papers' claims judged by made-up results."""
 
+from dataclasses import replace
+
 import pytest
 import reproduce_report as report
 import reproduce_results
@@ -47,6 +49,20 @@ def test_unlike_trainings_are_not_compared(manifest, rows):
     assert verdict(manifest, rows).holds is None
     result(rows, "gru", 110.0, epochs=2.98, **partial())
     assert verdict(manifest, rows).holds is True
+
+
+def test_a_setting_of_both_that_one_was_trained_without(manifest, rows):
+    """It is marked where one side has it, and decides nothing where both do."""
+    without = {"commands": {"train": ["fairseq-train", "--fast"]}}
+    for run, flag in (("rntn", "--bias"), ("gru", "--other")):
+        manifest.runs[run] = replace(manifest.runs[run], flags=(flag, "1"))
+        result(rows, run, {"rntn": 100.0, "gru": 110.0}[run], **without)
+    said = line(page_of(manifest, rows), "GRURNTN < GRU")
+    assert said[4] == "holds, 1 of 1 seed" and said[3].count(" †") == 2
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=("--bias", "1"))
+    assert verdict(manifest, rows).holds is True
+    result(rows, "rntn", 100.0, commands={"train": ["fairseq-train", "--bias", "1"]})
+    assert verdict(manifest, rows).said == "open: never trained alike"
 
 
 def test_the_furthest_common_training_is_compared(manifest, rows):

@@ -225,6 +225,12 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"epoch": 2, ', ""), "'epoch' is missing"),
         (lambda text: text.replace('"updates": 200', '"updates": 2.5'), "updates of the curve: 2.5 is no whole number"),
         (lambda text: text.replace('"train": {"ppl": 400.0}', '"train": [["ppl", 3.0]]'), "is no object"),
+        (lambda text: text.replace('"seed": 1', '"seed": Infinity'), "infinity"),
+        (lambda text: text.replace('"of_paper": ', '"of_paper": NaN, "x": '), "of_paper: nan is no number from 0"),
+        (lambda text: text.replace('"epochs": ', '"epochs": -1, "x": '), "epochs: -1 is no number from 0"),
+        (lambda text: text.replace('"complete": ', '"complete": "no", "x": '), "'no' is neither true nor false"),
+        (lambda text: text.replace('{"ppl": 110.0}}', '{"ppl": 1' + 400 * "0" + "}}"), "too large"),
+        (lambda text: text.replace('"processor": "AMD EPYC"', '"processor": 5'), "processor .*: 5 is no text"),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
