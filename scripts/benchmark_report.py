@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
 
 import benchmark_charts
 from benchmark_results import Results, Spread, judge, layer_tokens, rate, spread
+from outputs import reader_gone
 
 
 def short(value: float) -> str:
@@ -160,12 +160,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     file = Path(parser.parse_args(arguments).results)
     try:
         data = json.loads(file.read_text(encoding="utf-8"))
-        print(render(data), flush=True)
-        print("wrote", *benchmark_charts.draw(data, file.with_suffix("")))
-    except ImportError:
-        print(benchmark_charts.MATPLOTLIB_MISSING)
+        table = render(data)
+        try:
+            drawn = " ".join(map(str, ["wrote", *benchmark_charts.draw(data, file.with_suffix(""))]))
+        except ImportError:
+            drawn = benchmark_charts.MATPLOTLIB_MISSING
+        print(table, drawn, sep="\n", flush=True)
     except BrokenPipeError:  # less or head had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_gone()
     except OSError as error:
         print(f"benchmark_report: error: cannot read {file}: {error.strerror}", file=sys.stderr)
         return 2

@@ -12,10 +12,11 @@ import argparse
 import dataclasses
 import inspect
 import logging
-import os
 import sys
 import textwrap
 from pathlib import Path
+
+from outputs import reader_gone
 
 
 def main() -> int:
@@ -64,6 +65,6 @@ if __name__ == "__main__":
         code = main()
         sys.stdout.flush()
     except BrokenPipeError:  # less or head had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_gone()
         code = 0
     sys.exit(code)

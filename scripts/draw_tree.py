@@ -18,7 +18,6 @@ that draw ``─`` two cells wide (some East Asian ones).
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 import unicodedata
@@ -26,6 +25,7 @@ from typing import Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import conllu
 from conllu.exceptions import ParseException
+from outputs import reader_gone
 
 BOXES = "─│┌└┬┴┼►●"
 ASCII = "-|.'.'+>*"
@@ -119,7 +119,8 @@ def draw(sentence: conllu.TokenList, name: str, plain: bool = False) -> List[str
         plain: ASCII instead of box characters.
 
     Raises:
-        ValueError: a head is missing or no word of the sentence, or the heads make a cycle.
+        ValueError: a word has not ten columns or another id than its place, a head is missing or no word of the
+            sentence, or the heads make a cycle.
     """
     words = [token for token in sentence if isinstance(token["id"], int)]
     for number, word in enumerate(words, 1):
@@ -162,6 +163,25 @@ def limit(text: str) -> int:
     return int(text)
 
 
+def sentences(file: str) -> Iterator[conllu.TokenList]:
+    """
+    Raises:
+        ValueError: what is wrong with the file, in one line with its name.
+    """
+    number = 0
+    try:
+        with open(file, encoding="utf-8-sig") as lines:
+            for sentence in conllu.parse_incr(lines):
+                number += 1
+                yield sentence
+    except OSError as error:
+        raise ValueError(f"{file}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: not UTF-8") from None
+    except (ParseException, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise ValueError(f"{file}: sentence {number + 1}: not CoNLL-U: {error}") from None
+
+
 def drawings(file: str, chosen: Optional[List[Tuple[int, int]]], count: int, plain: bool) -> Iterator[List[str]]:
     """The drawings of the chosen sentences, in the order of the file, which is read no further than needed.
 
@@ -175,27 +195,16 @@ def drawings(file: str, chosen: Optional[List[Tuple[int, int]]], count: int, pla
     """
     number = drawn = 0
     last = max(last for _, last in chosen) if chosen else None
-    try:
-        with open(file, encoding="utf-8-sig") as lines:
-            for number, sentence in enumerate(conllu.parse_incr(lines), 1):
-                if chosen is None or any(first <= number <= last for first, last in chosen):
-                    try:
-                        yield draw(sentence, f"sentence {number}", plain)
-                    except ValueError as error:
-                        raise ValueError(f"{file}: sentence {number}: {error}") from None
-                    drawn += 1
-                if 0 < count == drawn or number == last:
-                    return
-    except OSError as error:
-        raise ValueError(f"{file}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{file}: not UTF-8") from None
-    except ParseException as error:
-        raise ValueError(f"{file}: sentence {number + 1}: not CoNLL-U: {error}") from None
-    except ValueError as error:
-        if str(error).startswith(f"{file}: "):
-            raise
-        raise ValueError(f"{file}: sentence {number + 1}: not CoNLL-U: {error}") from None
+    for number, sentence in enumerate(sentences(file), 1):
+        if chosen is None or any(first <= number <= last for first, last in chosen):
+            try:
+                drawing = draw(sentence, f"sentence {number}", plain)
+            except ValueError as error:
+                raise ValueError(f"{file}: sentence {number}: {error}") from None
+            yield drawing
+            drawn += 1
+        if 0 < count == drawn or number == last:
+            return
     if number == 0:
         raise ValueError(f"{file}: no sentences")
     if last:
@@ -221,7 +230,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
                 print(cut(line, args.width).encode(encoding, "replace").decode(encoding))
         sys.stdout.flush()
     except BrokenPipeError:  # less or head had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        reader_gone()
     except ValueError as error:
         print(f"draw_tree: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

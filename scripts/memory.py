@@ -23,11 +23,11 @@ from typing import List, Optional
 import numpy as np
 import torch
 from memory_report import describe, draw, summary
+from outputs import check_folder, check_picture, told_apart
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
 
-ENDINGS = (".png", ".svg", ".pdf")
 STREAMS = 20
 SENTENCES = 16
 #: tokens read for each position, so that positions come from all over the split and not from its first lines
@@ -109,12 +109,7 @@ def steps_of(model, net_input: dict) -> Tensor:
 
 def names_of(checkpoints: List[str]) -> List[str]:
     """What tells the checkpoints apart: their folder, with the file's name or as a whole path where it must be."""
-    paths = [Path(name) for name in checkpoints]
-    for choose in (lambda path: path.resolve().parent.name, lambda path: f"{path.resolve().parent.name}/{path.stem}"):
-        names = [choose(path) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return checkpoints
+    return told_apart(checkpoints, lambda path: path.parent.name, lambda path: f"{path.parent.name}/{path.stem}")
 
 
 def analyse(args: Namespace) -> dict:
@@ -140,12 +135,8 @@ def analyse(args: Namespace) -> dict:
 
 def check_outputs(args: Namespace) -> None:
     """``ValueError`` before the work where it could not be written."""
-    if not args.out.lower().endswith(ENDINGS):
-        raise ValueError(f"--out {args.out} must end with one of {', '.join(ENDINGS)}")
-    for flag in ("out", "json"):
-        folder = Path(getattr(args, flag) or ".").parent
-        if not folder.is_dir():
-            raise ValueError(f"--{flag} {getattr(args, flag)}: there is no folder {folder}")
+    check_picture("--out", args.out)
+    check_folder("--json", args.json or ".")
     try:
         import matplotlib
     except ImportError:

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import List, Tuple
 
-ENDINGS = (".png", ".svg", ".pdf")
+from outputs import check_picture, told_apart
 
 
 def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
@@ -47,13 +47,8 @@ def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
 
 
 def names_of(logs: List[str]) -> List[str]:
-    """What tells the logs apart: the file's name, with its folder or as a whole path where it must be."""
-    paths = [Path(name) for name in logs]
-    for choose in (lambda path: path.stem, lambda path: path.resolve().parent.name):
-        names = [choose(path) for path in paths]
-        if len(set(names)) == len(names):
-            return names
-    return logs
+    """What tells the logs apart: the file's name, or its folder's, or the whole path where it must be."""
+    return told_apart(logs, lambda path: path.stem, lambda path: path.parent.name)
 
 
 def main(arguments=None) -> int:
@@ -65,10 +60,10 @@ def main(arguments=None) -> int:
     parser.add_argument("--subset", default="valid", help="which validation subset (default: %(default)s)")
     parser.add_argument("--out", default="curves.png", metavar="FILE", help="picture to write (default: %(default)s)")
     args = parser.parse_args(arguments)
-    if not args.out.lower().endswith(ENDINGS):
-        parser.error(f"--out {args.out} must end with one of {', '.join(ENDINGS)}")
-    if not Path(args.out).parent.is_dir():
-        parser.error(f"--out {args.out}: there is no folder {Path(args.out).parent}")
+    try:
+        check_picture("--out", args.out)
+    except ValueError as error:
+        parser.error(str(error))
     try:
         import matplotlib
     except ImportError:

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import List, Optional
 
 import reproduce_manifest as manifests
+from outputs import reader_gone
 from reproduce_logs import curve
 from reproduce_manifest import KINDS, METRICS, Manifest, Refused
 from reproduce_process import relative, start_anew, stop_all, take_gpu
@@ -264,10 +265,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
         code = {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:  # less or head had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (Refused, OSError) as error:
+        if isinstance(error, BrokenPipeError) and args.command in ("list", "status"):  # less or head had enough
+            reader_gone()
+            return 0
         print(f"reproduce: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

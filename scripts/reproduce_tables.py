@@ -163,7 +163,8 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
                     for (run, found), text in zip(sides, courses)]  # fmt: skip
         for found in each.longer:
             numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
-            said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} ({scored(found)})"]
+            how_long = f"({scored(found)}){dagger(manifest, found)}"
+            said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} {how_long}"]
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
         rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "draw_tree.py"
+sys.path.insert(0, str(SCRIPT.parent))
 SPEC = importlib.util.spec_from_file_location("draw_tree", SCRIPT)
 draw_tree = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(draw_tree)

@@ -1,11 +1,13 @@
 """Curves from training logs."""
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "plot.py"
+sys.path.insert(0, str(SCRIPT.parent))
 spec = importlib.util.spec_from_file_location("plot_script", SCRIPT)
 plot = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(plot)

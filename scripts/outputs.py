@@ -1,0 +1,37 @@
+"""What the scripts share of their output: pictures' names, legends, and readers that have gone."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Callable, List
+
+#: of the pictures that the scripts write
+ENDINGS = (".png", ".svg", ".pdf")
+
+
+def check_folder(flag: str, file: str) -> None:
+    """``ValueError`` where the file's folder is not there; *flag* is what the user gave it by."""
+    if not Path(file).parent.is_dir():
+        raise ValueError(f"{flag} {file}: there is no folder {Path(file).parent}")
+
+
+def check_picture(flag: str, file: str) -> None:
+    """``ValueError`` before the work where a picture could not be written."""
+    if not file.lower().endswith(ENDINGS):
+        raise ValueError(f"{flag} {file} must end with one of {', '.join(ENDINGS)}")
+    check_folder(flag, file)
+
+
+def told_apart(files: List[str], *names: Callable[[Path], str]) -> List[str]:
+    """For a legend: by the first of *names* that is another for each of the files, or else as they were given."""
+    for name in names:
+        found = [name(Path(file).resolve()) for file in files]
+        if len(set(found)) == len(found):
+            return found
+    return files
+
+
+def reader_gone() -> None:
+    """After a ``BrokenPipeError``, as ``less`` and ``head`` cause when they had enough: the rest goes nowhere, so that
+    Python does not complain once more at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
