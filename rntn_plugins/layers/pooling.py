@@ -24,6 +24,23 @@ class PooledScores(nn.Module):
         return forward_scores @ self.forward_weight.t() + backward_scores @ self.backward_weight.t()
 
 
+class WeightedScores(nn.Module):
+    """s_k = w^f_k s^f_k + w^b_k s^b_k on unnormalised scores, soft-max afterwards.
+
+    E18's (33) and (34) read the weights of (26) so, one a class; on scores for the reason that `PooledScores` gives.
+    Both start as 1/2.
+    """
+
+    def __init__(self, labels: int) -> None:
+        super().__init__()
+        self.forward_weight = nn.Parameter(torch.full((labels,), 0.5))
+        self.backward_weight = nn.Parameter(torch.full((labels,), 0.5))
+
+    def forward(self, forward_scores: Tensor, backward_scores: Tensor) -> Tensor:
+        """Scores ``[..., K]`` of the two branches to scores ``[..., K]``."""
+        return forward_scores * self.forward_weight + backward_scores * self.backward_weight
+
+
 class PooledProbabilities(nn.Module):
     """p_k = a_k p^f_k + (1 - a_k) p^b_k, a_k = σ(weight_k), normalised: eq. (26), one weight a class."""
 
@@ -38,4 +55,4 @@ class PooledProbabilities(nn.Module):
         return torch.log_softmax(torch.logaddexp(ahead, back), -1)
 
 
-POOLINGS = {"scores": PooledScores, "probabilities": PooledProbabilities}
+POOLINGS = {"scores": PooledScores, "weighted-scores": WeightedScores, "probabilities": PooledProbabilities}

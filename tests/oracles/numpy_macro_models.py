@@ -165,9 +165,12 @@ def brnn_labeller(p, sentence, s):
 
 
 def pooled(p, ahead, back, pooling):
-    """E18 (26), p_t = W^f p_t^f + W^b p_t^b, of scores; or of probabilities, a and 1 - a for each class, normalised."""
+    """E18 (26), p_t = W^f p_t^f + W^b p_t^b, of scores, by matrices or, (33), by one weight a class; or of
+    probabilities, a and 1 - a for each class, normalised."""
     if pooling == "scores":
         return p["forward_weight"] @ ahead + p["backward_weight"] @ back
+    if pooling == "weighted-scores":
+        return p["forward_weight"] * ahead + p["backward_weight"] * back
     a = sigmoid(p["weight"])
     mixture = a * softmax(ahead) + (1.0 - a) * softmax(back)
     return np.log(mixture / mixture.sum())

@@ -155,8 +155,9 @@ CASES = [
         {"fixed_length": 10, "layers": 2},
         *([{"stretch": "repeat"}, {"stretch": "repeat", "fixed_length": 6}, {"stretch": "repeat", "fixed_length": 12}]
           if layout == "interleaved" and macro != "bi_attention" else []),
-        *([{"pooling": "probabilities"}, {"upper_layers": 2}, {"layers": 2, "upper_layers": 2,
-           "pooling": "probabilities", "fixed_length": 8}] if macro == "dbrnn" else []),
+        *([{"pooling": "probabilities"}, {"pooling": "weighted-scores"}, {"upper_layers": 2},
+           {"layers": 2, "upper_layers": 2, "pooling": "probabilities", "fixed_length": 8}]
+          if macro == "dbrnn" else []),
     )
 ]  # fmt: skip
 
@@ -194,14 +195,14 @@ def test_labeller_follows_the_paper(case):
 
 def test_pooling_starts_without_a_preference():
     """Each direction counts one half before training."""
-    for pooling in ("scores", "probabilities"):
+    for pooling in ("scores", "weighted-scores", "probabilities"):
         task = Task("parallel")
         torch.manual_seed(0)
         config = MODEL_DATACLASS_REGISTRY["dbrnn_lstm"](hidden_size=4, pooling=pooling)
         model = MODEL_REGISTRY["dbrnn_lstm"].build_model(config, task)
         logits, extra = model(**net_input(task))
         ahead, back = extra["branches"]["forward"], extra["branches"]["backward"]
-        if pooling == "scores":
+        if pooling != "probabilities":
             expected = (ahead + back) / 2
         else:
             expected = ((ahead.softmax(-1) + back.softmax(-1)) / 2).log()
@@ -323,7 +324,7 @@ UPPER = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("pooling", ["scores", "probabilities"])
+@pytest.mark.parametrize("pooling", ["scores", "weighted-scores", "probabilities"])
 def test_each_error_reaches_what_it_should(layout, pooling):
     """e_f: upper forward and lower; e_b: upper backward and lower; e: everything. The criterion is their sum."""
     task = Task(layout)
