@@ -143,7 +143,8 @@ def reserved_word(words: List[str]) -> Optional[str]:
 def sentences_of(source: Source, tokenise, lowercase: bool, refuse_reserved: bool) -> List[List[str]]:
     """Non-empty lines as lists of words."""
     sentences, skipped = [], 0
-    for number, line in enumerate(decode(source).removesuffix("\n").split("\n"), 1):
+    text = decode(source)
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
         line = line.lower() if lowercase else line
         words = tokenise(line).split()
         if refuse_reserved and ("<" in line or FILLER in line) and reserved_word(words):

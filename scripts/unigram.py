@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import struct
 import sys
 from pathlib import Path
 from typing import List, Optional, Tuple
@@ -31,15 +30,11 @@ def load_counts(folder: str, split: str, dictionary, combine: bool = False) -> n
     Raises:
         ValueError: no such split, an empty one, or one that was binarised with another dictionary.
     """
-    from fairseq.data import data_utils
-
+    from rntn_plugins.data.binarised import load_binarised
     from rntn_plugins.data.lm_dataset import Corpus
 
     path = os.path.join(folder, split)
-    try:
-        sentences = data_utils.load_indexed_dataset(path, dictionary, combine=combine)
-    except (AssertionError, OSError, ValueError, struct.error) as error:  # what fairseq lets through
-        raise ValueError(f"{path} is empty or damaged: {error}") from None
+    sentences = load_binarised(path, dictionary, combine=combine)
     if sentences is None:
         raise ValueError(f"{folder}: no split {split!r} here ({split}.bin and {split}.idx)")
     return np.bincount(Corpus(sentences, path, dictionary).tokens, minlength=len(dictionary))

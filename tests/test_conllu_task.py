@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 
 import rntn_plugins  # noqa: F401
 from rntn_plugins.criterions.label_cross_entropy import LabelCrossEntropy
-from rntn_plugins.data.columns import COLUMNS, WORD_END, column_symbols, symbol
+from rntn_plugins.data.columns import COLUMNS, WORD_END, column_symbols, symbol, text_of
 from rntn_plugins.data.conllu import ConlluError, parse_conllu, read_conllu
 from rntn_plugins.data.conllu_dataset import ConlluDataset, Labels, WithoutEnd, Words, cut_words, stack_words
 from rntn_plugins.data.conllu_lines import ConlluLines
@@ -96,6 +96,7 @@ def test_columns_as_symbols():
     "text", ["a b", "a\u00a0b", "a\u2028b", " ", "\u3000", "<s>", "<pad>", "<unk>", "madeupwordx", "ab"]
 )
 def test_symbols_survive_a_dictionary(text, tmp_path):
+    assert text_of(symbol(text)) == text or any(map(str.isspace, text))
     dictionary, one = Dictionary(), symbol(text)
     index = dictionary.add_symbol(one)
     assert index >= dictionary.nspecial and len(one.split()) == 1
@@ -130,6 +131,22 @@ def test_lines():
         lines.read([first[0], first[1].replace("2", "3", 1), ""])
     (after,) = lines.read(["goes on"])
     assert after.column("form") == ["goes", "on"]
+
+
+def test_sentences_may_begin_with_a_hashtag():
+    lines = ConlluLines()
+    token = block("a|a|X|_|_")[:-2]
+    assert lines.read(["#MeToo is trending"]) == []
+    found = lines.read(["I like it", "#a", "#b c", ""])
+    assert [sentence.column("form") for sentence in found] == [
+        ["#MeToo", "is", "trending"], ["I", "like", "it"], ["#a"], ["#b", "c"],
+    ]  # fmt: skip
+    assert [sentence.name for sentence in found] == [f"<sentence {number}>" for number in (1, 2, 3, 4)]
+    (commented,) = lines.read(["#newdoc", token, ""])
+    assert commented.text == f"#newdoc\n{token}\n\n"
+    assert lines.read(["# newdoc", "#", "##", ""]) == []
+    with pytest.raises(ConlluError, match="^input:14: number of columns: 1"):
+        lines.read(["# text = a", "1 a a X _ _ 0 root _ _", ""])
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------

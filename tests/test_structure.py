@@ -17,7 +17,7 @@ ALLOWED = {
                "rntn_plugins.ops.triton_choice", "rntn_plugins.symbols"),
     "models": ("fairseq", "omegaconf", "numpy", "rntn_plugins.layers", "rntn_plugins.registry", "rntn_plugins.models",
                "rntn_plugins.cells.base", "rntn_plugins.ops.linear_cross_entropy", "rntn_plugins.symbols",
-               "rntn_plugins.data.kneser_ney"),
+               "rntn_plugins.data.binarised", "rntn_plugins.data.kneser_ney"),
     "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics", "rntn_plugins.tasks",
               "rntn_plugins.symbols"),
     "criterions": ("fairseq", "omegaconf", "rntn_plugins.data", "rntn_plugins.metrics"),

@@ -26,6 +26,11 @@ def symbol(text: str) -> str:
     return f"\\{text}" if text in RESERVED or text.startswith("madeupword") else text
 
 
+def text_of(name: str) -> str:
+    """The field that :func:`symbol` made a symbol of, where that was one without white space."""
+    return name[1:] if symbol(name[1:]) == name else name
+
+
 def column_symbols(sentence: Sentence, column: str) -> List[str]:
     """A sentence's column as symbols, one a word (``char``: one a character and :data:`WORD_END` after each word).
 

@@ -16,7 +16,9 @@ from conllu.exceptions import ParseException
 from conllu.parser import parse_id_value, parse_int_value
 
 COLUMNS = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-ID, FORM, FEATS, HEAD, DEPREL = map(COLUMNS.index, ("id", "form", "feats", "head", "deprel"))
+ID, FORM, UPOS, XPOS, FEATS, HEAD, DEPREL = map(
+    COLUMNS.index, ("id", "form", "upos", "xpos", "feats", "head", "deprel")
+)
 EMPTY = "_"
 BOM = "\ufeff"
 
@@ -248,6 +250,11 @@ def _fields(line: str) -> List[str]:
         raise ValueError(f"number of columns: {len(fields)}; a line has {len(COLUMNS)}, separated by tabs")
     if "" in fields:
         raise ValueError(f"column {COLUMNS[fields.index('')].upper()} is empty; where there is no value stands _")
+    for column in (UPOS, XPOS, DEPREL):
+        if len(fields[column].split()) != 1 or fields[column] != fields[column].strip():
+            raise ValueError(
+                f"{COLUMNS[column].upper()} {fields[column]!r}: white space; only FORM, LEMMA and MISC may hold any"
+            )
     return fields
 
 

@@ -11,6 +11,7 @@ import torch
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 from torch import Tensor
 
+from rntn_plugins.data.binarised import load_binarised
 from rntn_plugins.data.columns import WORD_END
 
 
@@ -32,9 +33,13 @@ class DataBin:
         return Dictionary.load(os.path.join(self.folder, column, "dict.txt"))
 
     def column(self, column: str, split: str, dictionary: Dictionary, impl=None) -> Optional[Sequence[Tensor]]:
-        """A column of a split, one tensor a sentence, ``</s>`` last; ``None`` if the split has no such column."""
+        """A column of a split, one tensor a sentence, ``</s>`` last; ``None`` if the split has no such column.
+
+        Raises:
+            ValueError: it is damaged.
+        """
         path = os.path.join(self.folder, column, split)
-        return data_utils.load_indexed_dataset(path, dictionary, impl)
+        return load_binarised(path, dictionary, impl)
 
     def conllu(self, split: str) -> str:
         """Path of a split's CoNLL-U file."""

@@ -13,8 +13,9 @@ logger = logging.getLogger(__name__)
 class ConlluLines:
     """Collects lines and gives out the sentences that are complete.
 
-    A line with a tab, or with ``#`` at its start, belongs to a CoNLL-U sentence, which ends with an empty line; any
-    other line is a sentence of its own, its words separated by white space.
+    A line with a tab belongs to a CoNLL-U sentence, which ends with an empty line, and so do the lines that start with
+    ``#`` before it; any other line is a sentence of its own, its words separated by white space. Lines like
+    ``#hashtag first`` wait for the next line, which says what they are; ``# with a space`` is always a comment.
     """
 
     def __init__(self) -> None:
@@ -32,15 +33,21 @@ class ConlluLines:
         for line in lines:
             self.count += 1
             line = line.rstrip("\r\n")
+            if self.block and "\t" not in line and not line.startswith("#") and all(map(is_hashtag, self.block)):
+                found += [self.plain(hashtags) for hashtags in self.block]
+                self.block = []
             if "\t" in line or line.startswith("#") or (self.block and line):  # in a block: one more line, if malformed
                 self.block.append(line)
                 continue
             if self.block:
                 found += self.finish()
             if line.split():
-                self.sentences += 1
-                found.append(sentence_from_words(line.split(), self.sentences))
+                found.append(self.plain(line))
         return found
+
+    def plain(self, line: str) -> Sentence:
+        self.sentences += 1
+        return sentence_from_words(line.split(), self.sentences)
 
     def finish(self) -> List[Sentence]:
         text, before = "\n".join(self.block) + "\n\n", self.count - 1 - len(self.block)
@@ -53,3 +60,8 @@ class ConlluLines:
             logger.warning(f"input:{before + 1}: comments without words are left out")
         self.sentences += len(sentences)
         return sentences
+
+
+def is_hashtag(line: str) -> bool:
+    """Whether a line starts with ``#`` and a word, as comments of a treebank seldom do."""
+    return line.startswith("#") and line[1:2] not in ("", " ", "#")

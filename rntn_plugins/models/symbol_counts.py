@@ -8,7 +8,8 @@ from typing import Optional
 import numpy as np
 import torch
 from fairseq import utils
-from fairseq.data import data_utils
+
+from rntn_plugins.data.binarised import load_binarised
 
 CHUNK = 10_000  # sentences counted at a time
 
@@ -29,7 +30,7 @@ def count_symbols(task) -> Optional[torch.Tensor]:
         path = os.path.join(folder, "train")
         if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:
             continue  # the task says that it is empty
-        sentences = data_utils.load_indexed_dataset(path, task.source_dictionary, combine=True)
+        sentences = load_binarised(path, task.source_dictionary, combine=True)
         for at in range(0, len(sentences or ()), CHUNK):
             chunk = [sentences[i].numpy() for i in range(at, min(at + CHUNK, len(sentences)))]
             found_here = np.bincount(np.concatenate(chunk), minlength=len(counts))

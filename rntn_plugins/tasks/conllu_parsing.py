@@ -9,6 +9,7 @@ from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 from torch import Tensor
 
+from rntn_plugins.data.columns import text_of
 from rntn_plugins.data.conllu import read_conllu
 from rntn_plugins.data.conllu_dataset import Labels, WithoutEnd
 from rntn_plugins.data.heads import ENCODINGS, labels_of_word
@@ -168,7 +169,8 @@ class ConlluParsingTask(ConlluTask):
         heads, repaired = self.tree(tokens[1::2].tolist(), scores[1::2], allowed.arcs)
         relations = self.relations_of(heads, tokens[::2].tolist(), scores[::2])
         names = [self._target[index] for index in relations] + [UNSPECIFIED] * (words - len(relations))
-        return {"columns": {"head": heads, "deprel": names}, "heads": heads, "relations": names, "repaired": repaired}
+        written = {"head": heads, "deprel": [text_of(name) for name in names]}
+        return {"columns": written, "heads": heads, "relations": names, "repaired": repaired}
 
     def tree(self, labels: List[int], scores: Tensor, arcs: np.ndarray):
         """The heads ``[n]`` of the best tree, and whether the labels were none.

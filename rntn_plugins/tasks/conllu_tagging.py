@@ -7,6 +7,7 @@ import torch
 from fairseq.dataclass import ChoiceEnum
 from fairseq.tasks import register_task
 
+from rntn_plugins.data.columns import text_of
 from rntn_plugins.data.conllu_dataset import Labels, WithoutEnd
 from rntn_plugins.data.label_dictionary import LabelDictionary
 from rntn_plugins.tasks.conllu_task import ConlluConfig, ConlluTask
@@ -56,7 +57,7 @@ class ConlluTaggingTask(ConlluTask):
         usable = torch.zeros(len(best), dtype=torch.bool)
         usable[: len(tokens)] = allowed.any_of[0][tokens]
         chosen = torch.where(usable, torch.nn.functional.pad(tokens, (0, len(best) - len(tokens))), best)
-        tags = [self._target[index] for index in chosen.tolist()]
+        tags = [text_of(self._target[index]) for index in chosen.tolist()]
         tags += ["_"] * (int(sample["words"][row]) - len(tags))  # cut off by --fixed-length
         return {"columns": {self.tag_column: tags}}
 

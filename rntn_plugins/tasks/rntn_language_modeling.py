@@ -7,7 +7,7 @@ from typing import Iterator, List, Optional
 
 import torch
 from fairseq import utils
-from fairseq.data import Dictionary, data_utils
+from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.logging import metrics
@@ -15,6 +15,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II, MISSING, OmegaConf
 
+from rntn_plugins.data.binarised import load_binarised
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
@@ -62,6 +63,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")
         self.by_character = uses_characters(dictionary) if cfg.unit == "auto" else cfg.unit == "char"
         self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
+        self.training_rows: Optional[int] = None  # of a worker's batch, once one was read
         self.iterator: Optional[BlockIterator] = None  # the one made last
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
@@ -114,7 +116,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         path = os.path.join(paths[((epoch or 1) - 1) % len(paths)], split)
         if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:  # fairseq cannot even open it
             raise ValueError(f"{path}: the corpus is empty, there is not one token to read")
-        sentences = data_utils.load_indexed_dataset(path, self.dictionary, self.args.dataset_impl, combine=combine)
+        sentences = load_binarised(path, self.dictionary, self.args.dataset_impl, combine)
         if sentences is None:
             raise FileNotFoundError(f"Dataset not found: {split} ({path})")
         if task_cfg is not None and epoch is None:
@@ -171,6 +173,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     def train_step(self, sample, model, criterion, optimizer, update_num, ignore_grad=False, **kwargs):
         sample = with_state(sample, self.training_slot)
+        self.training_rows = len(sample["target"])
         result = super().train_step(sample, model, criterion, optimizer, update_num, ignore_grad, **kwargs)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             # Only the first worker writes checkpoints, and fairseq tells the others nothing of it; a state is
@@ -184,12 +187,12 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     def get_checkpoint_dict(self) -> dict:
         """The training state, so that resuming in the middle of an epoch goes on exactly."""
         carries = self.carries_of_workers or [self.training_slot.carry]
-        return {type(self).__name__: {"carries": carries, "layout": self.layout}}
+        return {type(self).__name__: {"carries": carries, "layout": self.layout(self.training_rows)}}
 
-    @property
-    def layout(self) -> dict:
-        """The flags that decide which text a block holds."""
-        return {name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode")}
+    def layout(self, rows: Optional[int]) -> dict:
+        """What decides which text a block holds, by flag; *rows* of a worker's batch, ``None`` if not known."""
+        flags = {name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode")}
+        return flags if rows is None else {**flags, "batch_size": str(rows)}
 
     def set_checkpoint_dict(self, state: dict) -> None:
         """Go on from a checkpoint; ``ValueError`` where it stands in mid-epoch and its blocks are not this run's.
@@ -199,10 +202,10 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         if self.iterator.iterations_in_epoch == 0:
             return  # between two epochs there is nothing to go on from
         advice = "resume as it was trained, or --reset-dataloader to start the epoch anew"
+        layout = self.layout(len(self.iterator.dataset.plan[0].starts))
         for name, was in state["layout"].items():
-            if was != self.layout[name]:
-                flag = f"--{name.replace('_', '-')}"
-                here = self.layout[name]
+            if was != layout[name]:
+                flag, here = f"--{name.replace('_', '-')}", layout[name]
                 raise ValueError(f"the checkpoint was saved in mid-epoch with {flag} {was}, not {here}: {advice}")
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
@@ -210,6 +213,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         if workers != world:
             raise ValueError(f"the checkpoint was saved in mid-epoch by {workers} workers, not {world}: {advice}")
         self.training_slot.reset(state["carries"][rank])
+        self.training_rows = state["layout"].get("batch_size")
 
     # ---- the log -----------------------------------------------------------------------------------------------------
 

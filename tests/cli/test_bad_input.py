@@ -76,6 +76,15 @@ def test_empty_corpora(tmp_path):
     assert re.search(r"ValueError: .*test: the corpus is empty", last_error(output)) and "Perplexity" not in output
 
 
+@pytest.mark.parametrize("file, keep", [("train.bin", -2), ("valid.bin", -2), ("train.idx", -8), ("train.idx", 0)])
+def test_damaged_files_are_named(file, keep, tmp_path):
+    data = binarise(tmp_path / "a", "a b\n" * 20)
+    content = (data / file).read_bytes()
+    (data / file).write_bytes(content[:keep])
+    output = fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path, fails=True)
+    assert f"ValueError: {data / file.split('.')[0]} is empty or damaged: " in output
+
+
 def test_a_folder_without_dictionary(tmp_path):
     output = fairseq("train", tmp_path, *TRAIN, "--arch", "gru_lm", "--save-dir", tmp_path, fails=True)
     assert "no dict.txt here; is it a folder written by fairseq-preprocess --only-source?" in last_error(output)

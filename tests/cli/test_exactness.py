@@ -78,7 +78,7 @@ def test_two_workers_resume_exactly(data, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (("--batch-size", 5), "the stored state has 4 rows, this batch 5: resume with the --batch-size"),
+        (("--batch-size", 5), "saved in mid-epoch with --batch-size 4, not 5: resume as it was trained"),
         (("--tokens-per-sample", 9), "saved in mid-epoch with --tokens-per-sample 6, not 9: resume as it was trained"),
         (("--sample-break-mode", "eos"), "saved in mid-epoch with --sample-break-mode none, not eos: resume as it was"),
     ],
@@ -87,6 +87,17 @@ def test_resuming_with_other_blocks_says_so(change, message, data, tmp_path):
     options = (*OPTIONS, "--save-dir", tmp_path)
     fairseq("train", data, *TRAIN, *options, "--max-update", 7)
     assert message in fairseq("train", data, *TRAIN, *options, "--max-update", 9, *change, fails=True)
+
+
+def test_resuming_sentences_with_another_batch_size_says_so(data, tmp_path):
+    """Their state starts from zero in every group, so that nothing else would notice."""
+    options = (*OPTIONS, "--sample-break-mode", "eos", "--save-dir", tmp_path)
+    fairseq("train", data, *TRAIN, *options, "--max-update", 7)
+    message = "saved in mid-epoch with --batch-size 4, not 2: resume as it was trained"
+    again = ("train", data, *TRAIN, *options, "--max-update", 9)
+    assert message in fairseq(*again, "--batch-size", 2, fails=True)
+    assert message in fairseq(*again, "--max-tokens", 12, fails=True)  # 6 a sample
+    assert sorted(losses(fairseq(*again))) == [8, 9]
 
 
 def test_between_epochs_the_blocks_may_change(data, tmp_path):

@@ -1,0 +1,36 @@
+"""Binarised text, read so that damage is told where it lies."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Optional, Sequence
+
+from fairseq.data import data_utils
+from torch import Tensor
+
+
+def load_binarised(
+    path: str, dictionary, impl: Optional[str] = None, combine: bool = False
+) -> Optional[Sequence[Tensor]]:
+    """fairseq's indexed dataset of a split, one tensor a sentence; ``None``: no such split.
+
+    Args:
+        path: of the ``.bin`` and ``.idx``, without their endings.
+        impl: as ``--dataset-impl``.
+        combine: read ``path1``, ``path2``, ... as well.
+
+    Raises:
+        ValueError: an empty or damaged split: fairseq itself tells neither the path nor, often, anything else.
+    """
+    if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:  # fairseq cannot even open it
+        raise ValueError(f"{path} is empty or damaged: no bytes in {os.path.basename(path)}.bin")
+    try:
+        sentences = data_utils.load_indexed_dataset(path, dictionary, impl, combine=combine)
+        for part in getattr(sentences, "datasets", [sentences] if sentences is not None else []):
+            if len(part):
+                part[len(part) - 1]  # a file that was cut short opens, but its last sentence is not in it
+    except (AssertionError, IndexError, OSError, ValueError, struct.error) as error:
+        reason = str(error).strip().splitlines()
+        raise ValueError(f"{path} is empty or damaged: {reason[0] if reason else type(error).__name__}") from None
+    return sentences
