@@ -33,7 +33,9 @@ class Seq2SeqAttentionConfig(SentenceModelConfig):
 
 
 class SentenceEncoder(FairseqEncoder):
-    """Reads a sentence; puts out what it remembers of each word and its last state.
+    """Reads a sentence, first word first; puts out what it remembers of each word and its last state.
+
+    Sutskever et al. (2014) and Vinyals et al. (2015), whom E18 names, read the last word first; E18 does not say.
 
     With ``--fixed-length N`` the filler behind the words is read too, and attended to, as E18 does.
     """
