@@ -251,7 +251,7 @@ def _fields(line: str) -> List[str]:
     if "" in fields:
         raise ValueError(f"column {COLUMNS[fields.index('')].upper()} is empty; where there is no value stands _")
     for column in (UPOS, XPOS, DEPREL):
-        if len(fields[column].split()) != 1 or fields[column] != fields[column].strip():
+        if fields[column].split() != [fields[column]]:
             raise ValueError(
                 f"{COLUMNS[column].upper()} {fields[column]!r}: white space; only FORM, LEMMA and MISC may hold any"
             )
