@@ -26,6 +26,7 @@ A file describes one recipe::
     arch = "gru_lm_tjandra_ptb_word"
     schedule = "t16"
     flags = ""                                    # of this training alone
+    once_default = ""                             # those of them that results may lack: they were the default then
     seeds = [1, 2]                                # default: [1]
 
     [[rows]]                                      # a number of a table
@@ -134,6 +135,7 @@ class Run:
     schedule: Schedule
     flags: Tuple[str, ...]
     seeds: Tuple[int, ...]
+    once_default: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,20 +240,19 @@ def add(manifest: Manifest, file: Path) -> None:
         manifest.schedules[recipe, name] = read_schedule(name, recipe, given, settings)
     for entry in tables(given, "runs"):
         complete(entry, "id", "arch", "schedule")
-        texts(entry, "id", "arch", "schedule", "flags")
+        texts(entry, "id", "arch", "schedule", "flags", "once_default")
         schedule = manifest.schedules.get((recipe, entry["schedule"]))
         if schedule is None:
             raise ValueError(f"run {entry['id']!r} has the unknown schedule {entry['schedule']!r}")
         if entry["id"] in manifest.runs:
             raise ValueError(f"there are two runs {entry['id']!r}")
-        known(entry, "id", "arch", "schedule", "flags", "seeds")
+        known(entry, "id", "arch", "schedule", "flags", "once_default", "seeds")
         named(entry["id"])
         seeds = entry.get("seeds", [1])
         if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
             raise ValueError(f"seeds = {seeds!r} of run {entry['id']!r} must be whole numbers from 0, one at least")
-        manifest.runs[entry["id"]] = Run(
-            entry["id"], entry["arch"], schedule, words(entry.get("flags", "")), tuple(seeds)
-        )
+        flags, once_default = (words(entry.get(name, "")) for name in ("flags", "once_default"))
+        manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
         complete(entry, "paper", "table", "row", "column", "run")
         texts(entry, "paper", "table", "row", "column", "run", "evaluate", "note")

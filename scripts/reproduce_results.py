@@ -97,6 +97,7 @@ class Result:
                 flag for flag in grouped(schedule.train[1:]) if flag not in grouped(self.command)
             ]
         had = grouped(self.command)
+        had += [flag for flag in grouped(run.once_default) if flag.split()[0] not in self.command]
         return [flag for flag in wanted(run, self.kind) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
 

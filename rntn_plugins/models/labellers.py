@@ -35,9 +35,9 @@ class LabellerConfig(SentenceModelConfig):
 class DBRNNConfig(LabellerConfig):
     upper_layers: int = flag(1, "recurrent layers of the upper forward and of the upper backward network each")
     pooling: ChoiceEnum(list(POOLINGS)) = flag(
-        "scores",
-        "how the two upper networks become one prediction: W^f s^f + W^b s^b on scores, with matrices ('scores') or "
-        "one weight a label ('weighted-scores'), or a mixture of their probabilities with one weight a label",
+        "weighted-scores",
+        "how the two upper networks become one prediction: w^f s^f + w^b s^b on scores, with one weight a label "
+        "('weighted-scores') or with matrices ('scores'), or a mixture of their probabilities with one weight a label",
     )
 
 

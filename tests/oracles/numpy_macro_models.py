@@ -26,7 +26,7 @@ class Settings:
     pad: int = 1
     layers: int = 1
     upper_layers: int = 1
-    pooling: str = "scores"
+    pooling: str = "weighted-scores"
     kinds: tuple = ()  # for each label that a step puts out: the labels it can be
     labels: int = 0  # V
     labels_per_word: int = 1

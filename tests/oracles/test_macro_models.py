@@ -155,7 +155,7 @@ CASES = [
         {"fixed_length": 10, "layers": 2},
         *([{"stretch": "repeat"}, {"stretch": "repeat", "fixed_length": 6}, {"stretch": "repeat", "fixed_length": 12}]
           if layout == "interleaved" and macro != "bi_attention" else []),
-        *([{"pooling": "probabilities"}, {"pooling": "weighted-scores"}, {"upper_layers": 2},
+        *([{"pooling": "probabilities"}, {"pooling": "scores"}, {"upper_layers": 2},
            {"layers": 2, "upper_layers": 2, "pooling": "probabilities", "fixed_length": 8}]
           if macro == "dbrnn" else []),
     )

@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from dataclasses import replace
 
 import pytest
 import reproduce_manifest as manifests
@@ -129,6 +130,16 @@ def test_a_schedule_made_longer_since_is_told(manifest, rows):
     assert "was trained without" not in page and "† |" not in page
     result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags.split(), "2"]})
     assert "was trained without `--max-epoch 3`" in page_of(manifest, rows)
+
+
+def test_what_was_the_default_then_is_not_missed(manifest, rows):
+    pooled = ("--pooling", "scores")
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=pooled, once_default=pooled)
+    flags = "--arch gru_lm --optimizer adagrad --lr 0.05 --max-epoch 3".split()
+    result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags]})
+    assert "was trained without" not in page_of(manifest, rows)
+    result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "x", *flags, "--pooling", "probabilities"]})
+    assert "was trained without `--pooling scores`" in page_of(manifest, rows)
 
 
 def test_what_the_verdicts_rest_on(manifest, rows):
