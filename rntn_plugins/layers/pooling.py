@@ -55,4 +55,4 @@ class PooledProbabilities(nn.Module):
         return torch.log_softmax(torch.logaddexp(ahead, back), -1)
 
 
-POOLINGS = {"scores": PooledScores, "weighted-scores": WeightedScores, "probabilities": PooledProbabilities}
+POOLINGS = {"weighted-scores": WeightedScores, "scores": PooledScores, "probabilities": PooledProbabilities}
