@@ -2,7 +2,7 @@
 #
 #   install_into_venv EXTRAS    e.g. install_into_venv samples,text; afterwards $PY is the interpreter
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+CDPATH= cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." || exit 1
 PY=.venv/bin/python
 
 say() { printf '\n== %s\n' "$*"; }
@@ -21,7 +21,9 @@ install_into_venv() {
     exit 1
   fi
   say "environment: installing into .venv (torch first, then fairseq and the package; a few minutes without a cache)"
-  [ -x "$PY" ] || "$base" -m venv .venv || exit 1
+  if ! "$PY" -m pip --version >/dev/null 2>&1; then  # none yet, or one that was interrupted or whose Python has gone
+    "$base" -m venv --clear .venv || { echo "python -m venv failed (on Debian and Ubuntu it needs python3-venv)" >&2; exit 1; }
+  fi
   "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt torch || exit 1
   "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || exit 1
   touch "$stamp"

@@ -23,7 +23,7 @@ from typing import List, Optional
 import numpy as np
 import torch
 from memory_report import describe, draw, summary
-from outputs import check_folder, check_picture, told_apart
+from outputs import check_file, check_picture, told_apart
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
@@ -136,7 +136,8 @@ def analyse(args: Namespace) -> dict:
 def check_outputs(args: Namespace) -> None:
     """``ValueError`` before the work where it could not be written."""
     check_picture("--out", args.out)
-    check_folder("--json", args.json or ".")
+    if args.json:
+        check_file("--json", args.json)
     try:
         import matplotlib
     except ImportError:

@@ -9,17 +9,19 @@ from typing import Callable, List
 ENDINGS = (".png", ".svg", ".pdf")
 
 
-def check_folder(flag: str, file: str) -> None:
-    """``ValueError`` where the file's folder is not there; *flag* is what the user gave it by."""
+def check_file(flag: str, file: str) -> None:
+    """``ValueError`` where the file's folder is not there, or it is one; *flag* is what the user gave it by."""
     if not Path(file).parent.is_dir():
         raise ValueError(f"{flag} {file}: there is no folder {Path(file).parent}")
+    if Path(file).is_dir():
+        raise ValueError(f"{flag} {file} is a folder")
 
 
 def check_picture(flag: str, file: str) -> None:
     """``ValueError`` before the work where a picture could not be written."""
     if not file.lower().endswith(ENDINGS):
         raise ValueError(f"{flag} {file} must end with one of {', '.join(ENDINGS)}")
-    check_folder(flag, file)
+    check_file(flag, file)
 
 
 def told_apart(files: List[str], *names: Callable[[Path], str]) -> List[str]:

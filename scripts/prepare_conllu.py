@@ -147,13 +147,14 @@ def unseen_labels(parts: Dict[str, Part], split: str, keep: bool) -> Dict[str, i
 
 def vector_lines(path: str) -> Iterator[Tuple[str, List[float]]]:
     """Words and values of a text file of word2vec or fastText; every line is checked."""
-    dimension = None
+    dimension = said = None
+    read = 0
     try:
         with {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 word, *values = line.rstrip(b" \r\n").split(b" ")
                 if number == 1 and len(values) == 1 and word.isdigit() and values[0].isdigit():
-                    dimension = int(values[0])  # a header: how many words, how many values
+                    said, dimension = int(word), int(values[0])  # a header: how many words, how many values
                     continue
                 dimension = dimension or max(1, len(values))
                 if len(values) != dimension:
@@ -164,9 +165,12 @@ def vector_lines(path: str) -> Iterator[Tuple[str, List[float]]]:
                     raise Refused(f"{path}:{number}: {error}") from None
                 if not all(math.isfinite(value) and abs(value) < 3e38 for value in numbers):  # of float32
                     raise Refused(f"{path}:{number}: a value is not finite")
+                read += 1
                 yield word.decode("utf-8", errors="replace"), numbers
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise Refused(f"cannot read {path}: {error}") from None
+    if said is not None and read < said:
+        print(f"note: {path} ends after {read:,} words; its first line says {said:,}", file=sys.stderr)
 
 
 def read_vectors(path: str, symbols: set, first: int) -> dict:

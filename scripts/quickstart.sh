@@ -10,6 +10,12 @@ source "$(dirname "$0")/environment.sh"
 RUN=${RUN:-runs/quickstart}
 TRAIN_MINUTES=${TRAIN_MINUTES:-2}
 LABEL_MINUTES=${LABEL_MINUTES:-1}
+for minutes in TRAIN_MINUTES LABEL_MINUTES; do
+  if ! [[ ${!minutes} =~ ^[0-9]+(\.[0-9]+)?$ && ${!minutes} =~ [1-9] ]]; then
+    echo "$minutes=${!minutes} must be a number above 0" >&2
+    exit 2
+  fi
+done
 DATA=$RUN/ptb-word
 TREEBANK=$RUN/turkish-web
 CHECKPOINTS=$RUN/gru_rntn

@@ -60,8 +60,8 @@ def positive(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    if not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    if not text.isdigit() or int(text) >= 2**32:  # numpy's bound
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {2**32 - 1}")
     return int(text)
 
 

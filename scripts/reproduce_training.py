@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
@@ -14,6 +15,16 @@ BEST = "checkpoint_best.pt"
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
 #: sentence take 1.25 times as long, see docs/performance.md).
 ON_CPU = ("--cpu", "--num-workers=0")
+
+
+def test_tokens(folder: Path) -> Optional[int]:
+    """How many the test set of a binarised folder has, as the script that made it wrote down; ``None``: not known."""
+    for name, key in (("prepare_lm.json", "tokens"), ("prepare_conllu.json", "words")):
+        try:
+            return json.loads((folder / name).read_text(encoding="utf-8"))["statistics"]["test"][key]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return None
 
 
 @dataclass(frozen=True)
@@ -63,14 +74,21 @@ class Training:
     def data(self) -> str:
         """
         Raises:
-            Refused: the folder is not there.
+            Refused: the folder is not there, or, as the script that made it wrote down, of another corpus.
         """
         name = self.schedule.data
         folder = self.settings.data.get(name, f"data-bin/{name}")
+        shown = (ROOT / folder).resolve() if folder.startswith("..") else folder
         if not any((ROOT / folder / file).is_file() for file in ("dict.txt", "prepare_conllu.json")):
             raise Refused(
-                f"{self.run.id}: no binarised folder {folder}: prepare it as tasks/{self.schedule.recipe}/README.md "
+                f"{self.run.id}: no binarised folder {shown}: prepare it as tasks/{self.schedule.recipe}/README.md "
                 f"says, or name it with --data {name}=FOLDER"
+            )
+        said = test_tokens(ROOT / folder)
+        if said and self.schedule.tokens not in (0, said):
+            raise Refused(
+                f"{self.run.id}: {shown} is another corpus: {said:,} to score in its test set, "
+                f"{self.schedule.tokens:,} in that of tasks/{self.schedule.recipe}"
             )
         return folder
 

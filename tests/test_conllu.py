@@ -181,6 +181,8 @@ MALFORMED = {  # lines of a sentence, which of them is at fault, a part of the r
     "spaces within": (["# c", row(1), "  ", row(2)], 3, "nothing but spaces"),
     "spaces at the end": ([row(1), " "], 2, "nothing but spaces"),
     "indented comment": ([" # c", row(1)], 1, "columns: 1;"),
+    "a form of white space": ([row(1), row(2, "\u00a0")], 2, "FORM '\\xa0': it is nothing but white space"),
+    "a carriage return in a form": ([row(1, "a\rb")], 1, "FORM 'a\\rb': it is nothing but white space, or has a"),
     "empty form": ([row(1), row(2, "")], 2, "FORM is empty"),
     "empty misc": ([row(1, misc="")], 1, "MISC is empty"),
     "empty column of a range": ([row("1-2", upos=""), row(1), row(2)], 1, "UPOS is empty"),

@@ -442,6 +442,7 @@ def test_errors(trained, tmp_path, capsys):
     assert "Dataset not found: dev" in refused(capsys, data, checkpoint, "--subset", "dev")
     assert "Dataset not found: dev" in refused(capsys, sentences, tagger, "--subset", "dev")
     assert "--lags 0 must be at least 1" in refused(capsys, data, checkpoint, "--lags", 0)
+    assert f"--json {tmp_path} is a folder" in refused(capsys, data, checkpoint, "--json", tmp_path)
     assert "must end with one of .png, .svg, .pdf" in refused(capsys, data, checkpoint, "--out", "memory.txt")
     assert "--json nowhere/m.json: there is no folder nowhere" in refused(
         capsys, data, checkpoint, "--json", "nowhere/m.json"

@@ -251,7 +251,8 @@ VECTORS = "bark 1 2\nzebras 3 4\nthe 5 6 \nbark 7 8\nother 9 10\nco\u00a0co 11 1
 
 @pytest.mark.parametrize("kind", ["plain", "header", "gz", "xz"])
 def test_vectors(tmp_path, capsys, kind):
-    data = (VECTORS if kind == "plain" else "7 2\n" + VECTORS).encode()
+    said = {"header": 8}.get(kind, 7)
+    data = (VECTORS if kind == "plain" else f"{said} 2\n" + VECTORS).encode()
     path = tmp_path / {"gz": "vectors.gz", "xz": "vectors.xz"}.get(kind, "vectors")
     path.write_bytes({"gz": gzip.compress, "xz": lzma.compress}.get(kind, bytes)(data))
     coco = sentence("co\u00a0co/co/NOUN/NN/2/nsubj", "bark/bark/VERB/VB/0/root")
@@ -268,7 +269,10 @@ def test_vectors(tmp_path, capsys, kind):
     assert decoded(tmp_path / "made", "form", "test")[1] == "the zebras bark <unk> <unk> <unk> </s>"
     share = "6 (85.71 %)" if kind == "gz" else "5 (83.33 %)"
     tokens = "train 3 (42.86 %), valid 2 (100.00 %), test 4 (50.00 %)"
-    assert f"form vectors of 2 values: {share} of the dictionary; tokens: {tokens}\n" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert f"form vectors of 2 values: {share} of the dictionary; tokens: {tokens}\n" in shown.out
+    note = f"note: {path} ends after 7 words; its first line says 8\n"
+    assert [line for line in shown.err.splitlines(True) if line.startswith("note")] == [note] * (kind == "header")
     if kind == "plain":
         assert run(*command[:-4], "--dest", tmp_path / "made", "--force") == 0  # nothing of them is left behind
         assert not (tmp_path / "made/form/vectors.npy").exists()

@@ -551,6 +551,18 @@ def test_a_checkpoint_with_another_dictionary_is_refused(small_data, other_data,
             model.load_state_dict(state)
 
 
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_a_checkpoint_with_other_vectors_is_refused(small_data, data_with_vectors, macro):
+    plain, given = (prepared(folder, "tagging", macro)[1] for folder in (small_data, data_with_vectors))
+    for model, state, what in (
+        (plain, given.state_dict(), "5 values of a pretrained vector for lemma, the data folder has none"),
+        (given, plain.state_dict(), "no values of a pretrained vector for lemma, the data folder has 5"),
+    ):
+        with pytest.raises(ValueError, match=f"trained with {what}"):
+            model.load_state_dict(state)
+        model.load_state_dict(model.state_dict())
+
+
 # ---- words ----------------------------------------------------------------------------------------------------------
 
 

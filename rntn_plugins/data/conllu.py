@@ -250,6 +250,8 @@ def _fields(line: str) -> List[str]:
         raise ValueError(f"number of columns: {len(fields)}; a line has {len(COLUMNS)}, separated by tabs")
     if "" in fields:
         raise ValueError(f"column {COLUMNS[fields.index('')].upper()} is empty; where there is no value stands _")
+    if not fields[FORM].strip() or "\r" in fields[FORM]:
+        raise ValueError(f"FORM {fields[FORM]!r}: it is nothing but white space, or has a carriage return")
     for column in (UPOS, XPOS, DEPREL):
         if fields[column].split() != [fields[column]]:
             raise ValueError(

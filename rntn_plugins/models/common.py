@@ -144,6 +144,18 @@ class SentenceEmbedding(nn.Module):
             # whole numbers stay exact when the model is turned into half precision
             self.register_buffer(f"{column}_counts", counts, persistent=False)
 
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        for column in self.columns:
+            stored = state_dict.get(f"{prefix}vectors.{column}.weight")
+            stored = 0 if stored is None else stored.size(1)
+            own = self.vectors[column].embedding_dim if column in self.vectors else 0
+            if stored != own and any(key.startswith(prefix) for key in state_dict):
+                raise ValueError(
+                    f"the checkpoint was trained with {stored or 'no'} values of a pretrained vector for {column}, "
+                    f"the data folder has {own or 'none'}"
+                )
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def forward(self, src_tokens: Tensor, columns: Optional[Dict[str, Tensor]], characters: Optional[Tensor]):
         """
         Args:

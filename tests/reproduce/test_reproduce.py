@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,6 +276,11 @@ def test_another_corpus_is_refused(place, corpus, capsys):
     rows.write_text("tokens = 99\n" + rows.read_text())
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
     assert "is another corpus" in capsys.readouterr().out and not list((place / "results").iterdir())
+    (corpus / "prepare_lm.json").write_text('{"statistics": {"test": {"tokens": 98}}}')  # known before the training
+    shutil.rmtree(place / "runs")
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 2
+    assert "is another corpus: 98 to score in its test set, 99 in that of tasks/tiny" in capsys.readouterr().err
+    assert not (place / "runs").exists()
 
 
 def test_results_that_cannot_be_written_are_no_surprise_after_training(place, corpus, monkeypatch, capsys):
@@ -463,8 +469,10 @@ def test_jobs_take_the_gpus_in_turn(place, corpus, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"], ["--seeds=-1"]]
-)
+    "arguments",
+    [["--budget", "0m"], ["--budget", "soon"], ["--jobs", "0"], ["--data", "ptb"], ["--seeds=-1"],
+     ["--seeds", "4294967296"]],
+)  # fmt: skip
 def test_bad_values(arguments, capsys):
     with pytest.raises(SystemExit, match="2"):
         reproduce.main(["run", "one", *arguments])
