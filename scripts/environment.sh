@@ -21,8 +21,10 @@ install_into_venv() {
     exit 1
   fi
   say "environment: installing into .venv (torch first, then fairseq and the package; a few minutes without a cache)"
-  if ! "$PY" -m pip --version >/dev/null 2>&1; then  # none yet, or one that was interrupted or whose Python has gone
-    "$base" -m venv --clear .venv || { echo "python -m venv failed (on Debian and Ubuntu it needs python3-venv)" >&2; exit 1; }
+  if ! "$PY" -m pip --version >/dev/null 2>&1; then  # none yet, interrupted, made without pip, or its Python has gone
+    local clear=
+    [ -e "$PY" ] || clear=--clear  # what is there has no Python to run; else all that is installed stays
+    "$base" -m venv $clear .venv || { echo "python -m venv failed (on Debian and Ubuntu it needs python3-venv)" >&2; exit 1; }
   fi
   "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt torch || exit 1
   "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || exit 1

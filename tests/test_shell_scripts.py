@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parents[1]
 #: makes environments whose pip does nothing
 PYTHON = """#!/bin/bash
 case "$*" in
-"-m venv --clear .venv")
-  rm -rf .venv
+"-m venv --clear .venv" | "-m venv .venv")
+  case "$*" in *--clear*) rm -rf .venv ;; esac
   mkdir -p .venv/bin
   echo '#!/bin/bash' >.venv/bin/python
   chmod +x .venv/bin/python
@@ -53,15 +53,19 @@ def test_the_folder_is_that_of_the_checkout(tmp_path):
     assert ended.stdout == f"{ROOT}\n"
 
 
-@pytest.mark.parametrize("broken", ["no pip", "no interpreter"])
-def test_a_broken_environment_is_made_anew(tmp_path, broken):
-    """As a first run that was interrupted leaves one behind; pip installs nothing here."""
+@pytest.mark.parametrize("broken", ["no pip", "no interpreter", "dangling"])
+def test_a_broken_environment_is_mended(tmp_path, broken):
+    """As a first run that was interrupted leaves one behind; pip installs nothing here. What is installed is kept
+    where there is a Python to run it."""
     (tmp_path / "scripts").mkdir()
     (tmp_path / "scripts/environment.sh").write_text((ROOT / "scripts/environment.sh").read_text(encoding="utf-8"))
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
     (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/installed").touch()
+    if broken == "dangling":
+        (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "gone")
     if broken == "no pip":
         (tmp_path / ".venv/bin/python").write_text("#!/bin/bash\nexit 1\n")
         (tmp_path / ".venv/bin/python").chmod(0o755)
@@ -72,3 +76,4 @@ def test_a_broken_environment_is_made_anew(tmp_path, broken):
             env={**os.environ, "PYTHON": str(python)},
         )  # fmt: skip
         assert ended.returncode == 0 and ended.stdout.count("made\n") == times and "ready\n" in ended.stdout
+    assert (tmp_path / ".venv/installed").exists() == (broken == "no pip")
