@@ -172,6 +172,8 @@ def sentences(file: str) -> Iterator[conllu.TokenList]:
     try:
         with open(file, encoding="utf-8-sig") as lines:
             for sentence in conllu.parse_incr(lines):
+                if not sentence:  # comments alone
+                    continue
                 number += 1
                 yield sentence
     except OSError as error:

@@ -7,6 +7,13 @@ PY=.venv/bin/python
 
 say() { printf '\n== %s\n' "$*"; }
 
+pip_install() {
+  "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$@" && return
+  echo "installing failed; run this again to go on (where pip speaks of conflicting dependencies, it may be that no" \
+    "package index is within reach)" >&2
+  exit 1
+}
+
 install_into_venv() {
   local extras=$1 stamp=.venv/.installed-$1 base=${PYTHON:-}
   if [ -f "$stamp" ] && [ "$stamp" -nt setup.cfg ] && [ "$stamp" -nt constraints.txt ]; then
@@ -26,7 +33,7 @@ install_into_venv() {
     [ -e "$PY" ] || clear=--clear  # what is there has no Python to run; else all that is installed stays
     "$base" -m venv $clear .venv || { echo "python -m venv failed (on Debian and Ubuntu it needs python3-venv)" >&2; exit 1; }
   fi
-  "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt torch || exit 1
-  "$PY" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$extras]" || exit 1
+  pip_install torch
+  pip_install -e ".[$extras]"
   touch "$stamp"
 }

@@ -45,8 +45,9 @@ def curve(log: str) -> List[dict]:
     after a checkpoint that training went on from."""
     points: Dict[int, dict] = {}
     for line in log.splitlines():
-        if line.startswith(GOES_ON):
-            kept = int(line.removeprefix(GOES_ON))
+        goes_on = re.fullmatch(rf"{GOES_ON}(\d+)", line)
+        if goes_on:
+            kept = int(goes_on[1])
             points = {updates: point for updates, point in points.items() if updates <= kept}
         match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
         if not match:

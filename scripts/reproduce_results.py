@@ -280,6 +280,9 @@ def understood(file: Path, data: Any) -> Result:
         value = data[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ValueError(f"{name}: {value!r} is no number from 0")
+    for name in ("seed", "updates"):
+        if data[name] != int(data[name]):
+            raise ValueError(f"{name}: {data[name]!r} is no whole number")
     for name in ("processor", "instructions", "gpu"):
         if not isinstance(where.get(name) or "", str):
             raise ValueError(f"{name} of the environment: {where[name]!r} is no text")

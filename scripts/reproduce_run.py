@@ -101,9 +101,19 @@ def begun(training: Training, flags: List[str], log: Path) -> str:
         raise Refused(
             f"{training.name} was begun with other flags ({said}): remove {relative(training.folder)} to begin anew"
         )
+    updates, _ = saved(training.folder)
+    cut_to_lines(log)
     with log.open("a", encoding="utf-8") as file:
-        file.write(f"{GOES_ON}{saved(training.folder)[0]}\n")
+        file.write(f"{GOES_ON}{updates}\n")
     return log.read_text(encoding="utf-8", errors="replace")
+
+
+def cut_to_lines(log: Path) -> None:
+    """Cuts off a last line without an end: what an interrupted machine or a full disk has left of it may say something
+    else than the whole line."""
+    text = log.read_bytes() if log.is_file() else b""
+    if not text.endswith(b"\n"):
+        log.write_bytes(text[: text.rfind(b"\n") + 1])
 
 
 def wall(training: Training, seconds: float) -> float:
@@ -148,7 +158,7 @@ def saved(folder: Path) -> Tuple[int, float]:
         seconds = float(state["extra_state"].get("previous_training_time", 0.0))
         return int(state["optimizer_history"][-1]["num_updates"]), seconds
     except Exception as error:  # torch raises many kinds
-        what = str(error).splitlines()[:1]
+        what = next(iter(str(error).splitlines()), type(error).__name__) if path.stat().st_size else "it is empty"
         raise Refused(f"{relative(path)} is damaged ({what}): remove {relative(folder)} to begin anew") from None
 
 

@@ -58,8 +58,8 @@ def share(found: Measured) -> str:
 def scored(found: Measured) -> str:
     """How long it was trained and, where a seed is scored as it was earlier, when each was."""
     known = [(result.best, result.epochs) for result in found.results if result.best is not None]
-    said = [tuple(plain(round(number, 2)) for number in pair) for pair in known]
-    bests = dict.fromkeys(best for best, _ in sorted(said, key=lambda pair: float(pair[0])))
+    said = [tuple(plain(round(number, 2)) for number in pair) for pair in sorted(known)]
+    bests = dict.fromkeys(best for best, _ in said)
     best = f", best after {' and '.join(bests)}" if any(best != end for best, end in said) else ""
     return share(found) + best
 

@@ -258,6 +258,11 @@ def test_errors(tmp_path, capsys):
     assert capsys.readouterr().err == f"draw_tree: error: {tmp_path}: Is a directory\n"
     good = conllu([0])
     assert refused(tmp_path, capsys, "") == "no sentences"
+    assert refused(tmp_path, capsys, "# only\n\n# comments\n\n") == "no sentences"
+    assert (
+        refused(tmp_path, capsys, "# a block of comments\n\n" + good, "--sentences", "2")
+        == "no sentence 2, the last is 1"
+    )
     assert refused(tmp_path, capsys, good * 3, "--sentences", "2-4") == "no sentence 4, the last is 3"
     assert refused(tmp_path, capsys, good + conllu([2, "_"])) == "sentence 2: word 2 has no head"
     assert refused(tmp_path, capsys, "1\tonly\n") == "sentence 1: word 1 has not ten columns"

@@ -232,6 +232,27 @@ def test_what_came_after_the_last_checkpoint_does_not_count():
     log = line.format(1, 9, 10) + line.format(2, 8, 20) + f"{reproduce_logs.GOES_ON}10\n" + line.format(2, 7, 15)
     points = reproduce_logs.curve(log)
     assert [(point["updates"], point["valid"]["ppl"]) for point in points] == [(10, 9), (15, 7)]
+    assert reproduce_logs.curve(f"{log}{reproduce_logs.GOES_ON}1x\n") == points
+
+
+@pytest.mark.parametrize("unfinished", [f"{reproduce_logs.GOES_ON}1", "10:00 | INFO | train_inn"])
+def test_a_log_that_ends_within_a_line(place, tmp_path, unfinished):
+    """As a full disk or a power cut leaves it: what is known of the line says nothing, and what follows counts."""
+    (tmp_path / "dict.txt").write_text("")
+    settings = reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, False)
+    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    training.folder.mkdir(parents=True)
+    flags, log = training.train_flags(), training.folder / "train.log"
+    reproduce_run.begun(training, flags, log)
+    state = {"optimizer_history": [{"num_updates": 20}], "extra_state": {}}
+    torch.save(state, training.folder / "checkpoint_last.pt")
+    line = "10:00 | INFO | valid | epoch {:03} | ppl {} | num_updates {}\n"
+    whole = "".join(line.format(at, 9, 10 * at) for at in (1, 2, 3))
+    log.write_text(whole + unfinished)
+    said = reproduce_run.begun(training, flags, log)
+    assert said == f"{whole}{reproduce_logs.GOES_ON}20\n" == log.read_text()
+    assert [point["updates"] for point in reproduce_logs.curve(said + line.format(3, 8, 30))] == [10, 20, 30]
+    assert [point["updates"] for point in reproduce_logs.curve(said)] == [10, 20]
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "7.25"])
@@ -260,7 +281,28 @@ def test_damaged_files(place, corpus, capsys):
     (folder / "checkpoint_last.pt").write_text("not a checkpoint")
     (folder / "flags.json").write_text(json.dumps([flag for flag in json.loads(whole)["commands"]["train"][2:]
                                                    if flag not in ("--cpu", "--num-workers=0")]))  # fmt: skip
-    assert reproduce.main(run) == 1 and "checkpoint_last.pt is damaged" in capsys.readouterr().out
+    assert reproduce.main(run) == 1
+    said = capsys.readouterr().out
+    assert "checkpoint_last.pt is damaged (" in said and "([" not in said and "to begin anew" in said
+    (folder / "checkpoint_last.pt").write_bytes(b"")
+    assert reproduce.main(run) == 1
+    assert "checkpoint_last.pt is damaged (it is empty): remove" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_files_that_cannot_be_written(place, corpus, capsys, monkeypatch, named):
+    """Python names no file where the disk is full."""
+    error = PermissionError(13, "Permission denied", "x.json") if named else OSError(28, "No space left on device")
+
+    def carry_out(training, evaluations):
+        raise error
+
+    monkeypatch.setattr(reproduce, "carry_out", carry_out)
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+    said = capsys.readouterr().out.splitlines()[-1].partition("failed: ")[2]
+    runs, results = map(reproduce.relative, (place / "runs/one.paper.seed1", place / "results"))
+    expected = f"OSError: [Errno 28] No space left on device, in {runs} or {results}"
+    assert said == ("PermissionError: [Errno 13] Permission denied: 'x.json'" if named else expected)
 
 
 def test_a_form_of_the_schedule_that_is_not_there(place, corpus, capsys):

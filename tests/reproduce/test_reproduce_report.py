@@ -238,6 +238,7 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"train": {"ppl": 400.0}', '"train": [["ppl", 3.0]]'), "is no object"),
         (lambda text: text.replace('"seed": 1', '"seed": Infinity'), "infinity"),
         (lambda text: text.replace('"of_paper": ', '"of_paper": NaN, "x": '), "of_paper: nan is no number from 0"),
+        (lambda text: text.replace('"updates": 300, ', '"updates": 1.5, '), "updates: 1.5 is no whole number"),
         (lambda text: text.replace('"epochs": ', '"epochs": -1, "x": '), "epochs: -1 is no number from 0"),
         (lambda text: text.replace('"complete": ', '"complete": "no", "x": '), "'no' is neither true nor false"),
         (lambda text: text.replace('{"ppl": 110.0}}', '{"ppl": 1' + 400 * "0" + "}}"), "too large"),

@@ -38,6 +38,8 @@ def test_the_epoch_of_the_scored_checkpoint(rows, monkeypatch, tmp_path):
     assert after(rows, [float("nan")] * 2) == after(rows, []) == ""
     assert after(rows, [5.0, 6.0, 4.0]) == "" and after(rows, [5.0, 4.0, 6.0], seed=2) == "2 and 3"
     assert after(rows, [5.0, 4.0, 6.0], epochs=3.0004) == "2"
+    after(rows, [6.0] * 999 + [5.0, 6.0])
+    assert after(rows, [5.0, 4.0] + [6.0] * 999, seed=2) == "2 and 1,000"
 
 
 def test_tables_say_what_was_scored(manifest, rows):
