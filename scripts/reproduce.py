@@ -116,12 +116,10 @@ def run(manifest: Manifest, args) -> int:
                     said = done.result()
                 except Refused as error:
                     failed, said = failed + 1, f"failed: {error}"
-                except OSError as error:
-                    folder = relative(going[done].folder)  # a full disk or a limit may come without the file's name
-                    where = "" if error.filename else f", in {folder} or {relative(settings.results)}"
-                    failed, said = failed + 1, f"failed: {type(error).__name__}: {error}{where}"
                 except Exception as error:  # ours; the others go on
                     failed, said = failed + 1, f"failed: {type(error).__name__}: {error}"
+                    if isinstance(error, OSError) and not error.filename:  # a full disk, a limit of sizes
+                        said += f", in {relative(going[done].folder)} or {relative(settings.results)}"
                 print(f"[{number}/{len(todo)}] {going[done].name}: {said}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
