@@ -11,6 +11,7 @@ import datetime
 import json
 import os
 import re
+import shutil
 import statistics
 import sys
 import time
@@ -27,6 +28,7 @@ from reproduce_training import ON_CPU, Settings, Training
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
 LAST, WALL = "checkpoint_last.pt", "wall.txt"
+NO_SPACE = 2**20  # bytes: with fewer free ones no checkpoint is written
 
 
 def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dict:
@@ -62,7 +64,7 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     if not whole_already(training):
         code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
     if code:
-        raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
+        raise failed(training, command, said, log)
     scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
     scores = {key: score(training, each, lock) for key, each in scorings.items()}
     check_tokens(training, scores)
@@ -166,9 +168,15 @@ def score(training: Training, flags: List[str], lock: int) -> dict:
     log = training.folder / "score.log"
     code, said = call(training.schedule.command, flags, training.settings.threads, log, lock)
     if code:
-        command = f"fairseq-{training.schedule.command}"
-        raise Refused(f"{training.name}: {command} failed ({last_line(said)}); see {relative(log)}")
+        raise failed(training, f"fairseq-{training.schedule.command}", said, log)
     return read_score(training.schedule.metric, said)
+
+
+def failed(training: Training, command: str, said: str, log: Path) -> Refused:
+    """What to say of a command that failed: on a full disk its own last words are cut off, and so is its log."""
+    full = shutil.disk_usage(training.folder).free < NO_SPACE
+    why = f"no space left on the device of {relative(training.folder)}" if full else last_line(said)
+    return Refused(f"{training.name}: {command} failed ({why}); see {relative(log)}")
 
 
 def check_tokens(training: Training, scores: dict) -> None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,6 +304,15 @@ def test_files_that_cannot_be_written(place, corpus, capsys, monkeypatch, named)
     runs, results = map(reproduce.relative, (place / "runs/one.paper.seed1", place / "results"))
     expected = f"OSError: [Errno 28] No space left on device, in {runs} or {results}"
     assert said == ("PermissionError: [Errno 13] Permission denied: 'x.json'" if named else expected)
+
+
+@pytest.mark.parametrize("free, why", [(0, "no space left on the device of "), (2**30, "with PathManager.open(")])
+def test_a_command_that_fails_on_a_full_disk(place, corpus, capsys, monkeypatch, free, why):
+    """fairseq's words on it are cut off, as they go to the same disk."""
+    monkeypatch.setattr(reproduce_run, "call", lambda *_: (1, "with PathManager.open("))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+    assert f"failed: one.paper.seed1: fairseq-train failed ({why}" in capsys.readouterr().out
 
 
 def test_a_form_of_the_schedule_that_is_not_there(place, corpus, capsys):
