@@ -11,6 +11,7 @@ can hold. The perplexities printed here are computed from the tables, not by fai
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import List, Optional
 
 import numpy as np
+from outputs import check_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
 
@@ -72,10 +74,14 @@ def save(model, cfg, file: str) -> None:
         "extra_state": {"epoch": 0, "train_iterator": {"epoch": 1}},
         "last_optimizer_state": None,
     }
-    part = f"{file}.part"
+    part, content = f"{file}.part", io.BytesIO()
+    torch.save(checkpoint, content)
     try:
-        torch.save(checkpoint, part)
+        with open(part, "wb") as output:  # torch has no clear words for a full disk
+            output.write(content.getbuffer())
         os.replace(part, file)
+    except OSError as error:
+        raise OSError(f"{file} cannot be written: {error.strerror}") from None
     finally:
         if os.path.exists(part):
             os.remove(part)
@@ -89,8 +95,7 @@ def run(folder: str, output: str, order: int, fallback: bool) -> None:
     from rntn_plugins.data.kneser_ney import FALLBACK
     from rntn_plugins.metrics import perplexity
 
-    if os.path.isdir(output) or not os.path.isdir(os.path.dirname(output) or "."):
-        raise ValueError(f"--output {output}: a folder, or in a folder that does not exist")
+    check_file("--output", output)
     cfg = settings(folder, order)
     try:
         task = tasks.setup_task(cfg.task)

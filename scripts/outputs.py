@@ -10,11 +10,14 @@ ENDINGS = (".png", ".svg", ".pdf")
 
 
 def check_file(flag: str, file: str) -> None:
-    """``ValueError`` where the file's folder is not there, or it is one; *flag* is what the user gave it by."""
-    if not Path(file).parent.is_dir():
-        raise ValueError(f"{flag} {file}: there is no folder {Path(file).parent}")
+    """``ValueError`` before the work where a file could not be written; *flag* is what the user gave it by."""
+    folder = Path(file).parent
+    if not folder.is_dir():
+        raise ValueError(f"{flag} {file}: there is no folder {folder}")
     if Path(file).is_dir():
         raise ValueError(f"{flag} {file} is a folder")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{flag} {file}: nothing can be written into {folder}")
 
 
 def check_picture(flag: str, file: str) -> None:

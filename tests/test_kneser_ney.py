@@ -19,6 +19,7 @@ from rntn_plugins.data.kneser_ney import FALLBACK, KneserNey, count_ngrams, esti
 from rntn_plugins.data.lm_dataset import CarrySlot
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
 SPEC = importlib.util.spec_from_file_location("kneser_ney_script", ROOT / "scripts" / "kneser_ney.py")
 script = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(script)
@@ -373,13 +374,23 @@ def refused(capsys, *arguments) -> str:
     return lines[0].removeprefix("kneser_ney: error: ")
 
 
+def test_a_full_disk(folder, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(script.os, "replace", full)
+    out = tmp_path / "out.pt"
+    said = refused(capsys, folder, "--output", out, "--order", 4, "--discount-fallback")
+    assert said == f"{out} cannot be written: No space left on device" and not list(tmp_path.iterdir())
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fairseq's half-opened files
 def test_errors_of_the_script(folder, tmp_path, capsys):
     out = ("--output", tmp_path / "out.pt")
     assert "to estimate the discounts of" in refused(capsys, folder, *out)
     assert "--order 0 must be at least 1" in refused(capsys, folder, *out, "--order", 0)
     assert "no dict.txt here" in refused(capsys, tmp_path, *out)
-    assert "a folder that does not exist" in refused(capsys, folder, "--output", tmp_path / "no" / "out.pt")
+    assert f"there is no folder {tmp_path / 'no'}" in refused(capsys, folder, "--output", tmp_path / "no" / "out.pt")
     data = tmp_path / "data"
     data.mkdir()
     shutil.copy(folder / "dict.txt", data)

@@ -25,6 +25,13 @@ def test_pictures_that_cannot_be_written(file, message):
     outputs.check_picture("--out", "x.PNG")
 
 
+def test_a_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    """Root may write everywhere but on a read-only file system, and a test makes none."""
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)
+    with pytest.raises(ValueError, match=f"--json {tmp_path}/a.json: nothing can be written into {tmp_path}"):
+        outputs.check_file("--json", f"{tmp_path}/a.json")
+
+
 def test_told_apart():
     by_stem, by_folder = (lambda path: path.stem), (lambda path: path.parent.name)
     assert outputs.told_apart(["x/a.log", "x/b.log"], by_stem, by_folder) == ["a", "b"]
