@@ -16,8 +16,8 @@ def check_file(flag: str, file: str) -> None:
         raise ValueError(f"{flag} {file}: there is no folder {folder}")
     if Path(file).is_dir():
         raise ValueError(f"{flag} {file} is a folder")
-    if not os.access(folder, os.W_OK):
-        raise ValueError(f"{flag} {file}: nothing can be written into {folder}")
+    if not os.access(file if Path(file).exists() else folder, os.W_OK):  # /dev/stdout may be, in a folder that may not
+        raise ValueError(f"{flag} {file}: cannot be written there")
 
 
 def check_picture(flag: str, file: str) -> None:
