@@ -6,12 +6,13 @@
     python scripts/reproduce.py status                               # what was run, and how far
     python scripts/reproduce.py report                               # RESULTS.md and results/figures
 
-A NAME is a run, a paper (T16, S18, E18, H16) or one of its tables or figures (``"H16:Table 6.2"``). Runs, rows and
-schedules stand in ``tasks/*/rows.toml`` (format: ``scripts/reproduce_manifest.py``). A run trains with
-``fairseq-train``, on a GPU if there is one (``--jobs`` take several in turn), in ``runs/NAME.SCHEDULE.seedN``; started
-again it goes on there. It is scored with ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log,
-machine, versions and commit, to ``results/rows``, where a result never gives way to one of a shorter training. A
-training that the budget stopped is marked as partial.
+A NAME is a run, a paper (T16, S18, E18, H16), one of its tables or figures (``"H16:Table 6.2"``), or ``headlines``: the
+runs of the comparisons that the report begins with. Runs, rows and schedules stand in ``tasks/*/rows.toml`` (format:
+``scripts/reproduce_manifest.py``). A run trains with ``fairseq-train``, on a GPU if there is one (``--jobs`` take
+several in turn), in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is scored with
+``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
+``results/rows``, where a result never gives way to one of a shorter training. A training that the budget stopped is
+marked as partial.
 """
 
 from __future__ import annotations
@@ -144,7 +145,8 @@ def interrupt(number: int, frame) -> None:
 
 def one(training: Training, manifest: Manifest) -> str:
     """Carry out a training; what to say of it."""
-    print(f"{training.name}: started; its log is {training.folder}/train.log", flush=True)
+    # the line and its end in one piece, since others print at the same time
+    print(f"{training.name}: started; its log is {training.folder}/train.log\n", end="", flush=True)
     result = carry_out(training, manifest.evaluations(training.run.id))
     return ("an earlier result went further and is kept; " if result.get("kept") else "") + summary(result)
 

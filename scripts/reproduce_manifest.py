@@ -51,6 +51,7 @@ A file describes one recipe::
     at_end = true                                 # said of whole trainings: open as long as one is not
     epochs = "all"                                # of the validation after every epoch instead of the test; or "first"
     aside = "in the table alone"                  # why the summary counts it apart; default: it does not
+    headline = true                               # one of the few that the report begins with
 
 Names of runs are unique in all files. A figure or claim may name runs of other recipes' files.
 """
@@ -80,6 +81,7 @@ KINDS = ("paper", "medium", "short")
 SCORING = ("eval-lm", "generate")
 CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
+HEADLINES = "headlines"
 
 
 class Refused(Exception):
@@ -168,7 +170,8 @@ class Manifest:
         return list(dict.fromkeys([(), *asked]))
 
     def select(self, names: List[str]) -> List[Run]:
-        """Runs by their names, by a paper ("T16") or by a table or figure ("T16:Table II"), without repetition.
+        """Runs by their names, by a paper ("T16") or by a table or figure ("T16:Table II"), without repetition;
+        ``HEADLINES``: those of the claims that the report begins with.
 
         Raises:
             Refused: nothing of that name.
@@ -179,7 +182,8 @@ class Manifest:
             figures = [each for each in self.figures if each["paper"] == paper and place in ("", each["figure"])]
             drawn = [run for figure in figures for run in runs_of(figure)]
             asked = [row.run for row in self.rows if row.paper == paper and place in ("", row.table)]
-            claims = [each for each in self.claims if (each["paper"], "") == (paper, place)]
+            headlines = [each for each in self.claims if name == HEADLINES and each.get("headline")]
+            claims = headlines or [each for each in self.claims if (each["paper"], "") == (paper, place)]
             said = [each[side] for each in claims for side in ("better", "worse")]
             chosen = [name] if name in self.runs else asked + drawn + said
             if not chosen:
@@ -301,14 +305,15 @@ def read_figure(figure: dict) -> None:
 
 def read_claim(claim: dict) -> None:
     """Check that it is complete and does not contradict itself."""
-    known(claim, *CLAIM, "evaluate", "within", "at_end", "epochs", "aside")
+    known(claim, *CLAIM, "evaluate", "within", "at_end", "epochs", "aside", "headline")
     complete(claim, *CLAIM)
     for name in (*CLAIM, "evaluate", "aside"):
         if not isinstance(claim.get(name, ""), str) or (name != "evaluate" and not claim.get(name, "-").strip()):
             raise ValueError(f"{name} = {claim[name]!r} of a claim must be some text")
-    text, within, at_end = claim["text"], claim.get("within"), claim.get("at_end", False)
-    if not isinstance(at_end, bool):
-        raise ValueError(f"at_end = {at_end!r} of claim {text!r} must be true or false")
+    text, within = claim["text"], claim.get("within")
+    for name in ("at_end", "headline"):
+        if not isinstance(claim.get(name, False), bool):
+            raise ValueError(f"{name} = {claim[name]!r} of claim {text!r} must be true or false")
     if "epochs" in claim and (claim["epochs"] not in ("first", "all") or {"evaluate", "at_end"} & claim.keys()):
         raise ValueError(f"epochs of claim {text!r} must be first or all, and without evaluate and at_end")
     if claim["better"] == claim["worse"]:

@@ -56,6 +56,9 @@ a paper calls two numbers close. The others are of any difference, however small
 so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
 alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is what the
 claim is of."""
+HEADLINES = """What the papers are about, one comparison a line: the paper's numbers of the first and of the second
+model, ours, how far ours were trained (both alike), and whether ours say the same; of a shortened training, which is
+ahead by then."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -93,7 +96,7 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     order = papers(manifest)
     judged = [judge(manifest, results, claim) for claim in manifest.claims]
     judged.sort(key=lambda each: order.index(each.claim["paper"]))
-    parts = [HEAD, machines(results), "## Summary", summary(manifest, results, judged)]
+    parts = [HEAD, machines(results), *headlines(manifest, judged), "## Summary", summary(manifest, results, judged)]
     for paper in order:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
         parts += paper_tables(manifest, results, paper, base) + paper_figures(manifest, results, paper)
@@ -132,6 +135,20 @@ def machine(environment: Dict[str, Any]) -> str:
     programs = [("torch", "torch"), ("fairseq", "fairseq"), ("ve-fairseq", "fairseq"), ("python", "Python")]
     said = [f"{name} {versions[key]}" for key, name in programs if versions.get(key)]
     return "; ".join(filter(None, [", ".join(filter(None, parts)), ", ".join(said)]))
+
+
+def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
+    chosen = [each for each in judged if each.claim.get("headline")]
+    if not chosen:
+        return []
+    verdicts = [each.holds for each in chosen]
+    hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
+    several = sum(each.holds is not None and each.seeds > 1 for each in chosen)
+    said = (
+        f"Of {len(chosen)}: {hold} hold, {fail} not, {open_} open. By more than one seed: {several} of {hold + fail}. "
+        "All comparisons are under [Claims](#claims)."
+    )
+    return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen), said]
 
 
 def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:

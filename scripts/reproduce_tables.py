@@ -113,8 +113,7 @@ def row_cells(manifest: Manifest, found: Optional[Measured], row: Row, rows: Seq
     """A line of a table: a row as it was measured by one kind of schedule, if it was."""
     run = manifest.runs[row.run]
     metric = run.schedule.metric
-    alike = [each.published for each in rows if manifest.runs[each.run].schedule.metric == metric]
-    theirs = max((decimals_of(each) for each in alike if each is not None), default=0)
+    theirs = table_decimals(manifest, row, rows)
     decimals = max(theirs, DECIMALS[metric])
     paper = "" if row.published is None else number(row.published, theirs)
     absent = [] if found is None else [each.lacking(run) for each in found.results]
@@ -130,6 +129,13 @@ def row_cells(manifest: Manifest, found: Optional[Measured], row: Row, rows: Seq
         scored(found), ", ".join(str(result.seed) for result in found.results), links(found.results, run, base),
         row.note,
     ]  # fmt: skip
+
+
+def table_decimals(manifest: Manifest, row: Row, rows: Sequence[Row]) -> int:
+    """With how many decimals a paper's table, of these rows, prints numbers of the row's metric."""
+    metric = manifest.runs[row.run].schedule.metric
+    alike = [each.published for each in rows if manifest.runs[each.run].schedule.metric == metric]
+    return max((decimals_of(each) for each in alike if each is not None), default=0)
 
 
 def claim_decimals(found: Measured) -> int:
@@ -169,6 +175,30 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
         rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])
     return markdown(["paper", "where", "claim", "ours", "verdict"], rows)
+
+
+def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
+    """The claims that the report begins with: the paper's two numbers, the two that were measured, how these were
+    trained, and the verdict; where one is not there, ``–``."""
+    rows = []
+    for each in judged:
+        claim, found = each.claim, (each.better, each.worse)
+        theirs = [printed(manifest, claim["paper"], claim["better"], claim["evaluate"]),
+                  printed(manifest, claim["paper"], claim["worse"])]  # fmt: skip
+        numbers = [ours(side, claim_decimals(side)) if side else "–" for side in found]
+        lengths = dict.fromkeys(share(side) + dagger(manifest, side) for side in found if side)
+        compared = ("; ".join(said) for said in (theirs, numbers, lengths))
+        rows.append([claim["paper"], claim["text"], *compared, each.said])
+    return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict"], rows)
+
+
+def printed(manifest: Manifest, paper: str, run: str, evaluate: Sequence[str] = ()) -> str:
+    """The number that a paper's table has for a run, as it prints it; ``–`` if none has."""
+    for row in manifest.rows:
+        if (row.paper, row.run, row.evaluate) == (paper, run, tuple(evaluate)) and row.published is not None:
+            rows = [each for each in manifest.rows if (each.paper, each.table) == (paper, row.table)]
+            return number(row.published, table_decimals(manifest, row, rows))
+    return "–"
 
 
 # ---- schedules -------------------------------------------------------------------------------------------------------

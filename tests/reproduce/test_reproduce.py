@@ -578,6 +578,7 @@ def test_flags_replace_those_of_the_same_name():
     (('better = "two"', 'better = "two"\nevaluate = 5'), "evaluate = 5 of a claim must be some text"),
     (('better = "two"', 'better = "two"\naside = " "'), "aside = ' ' of a claim must be some text"),
     (('better = "two"', 'better = "two"\nat_end = "yes"'), "at_end = 'yes' of claim .* must be true or false"),
+    (('better = "two"', 'better = "two"\nheadline = 1'), "headline = 1 of claim .* must be true or false"),
     (('better = "two"', 'better = "two"\nepochs = 2'), "epochs of claim .* must be first or all"),
     (('better = "two"', 'better = "two"\nepochs = "all"\nat_end = true'), "without evaluate and at_end"),
     (('better = "two"', 'better = "two"\nevaluate = "--beam 9"'), "no row has 'two' scored with --beam 9"),

@@ -166,6 +166,32 @@ def test_what_the_verdicts_rest_on(manifest, rows):
     assert "Of the 5 claims decided 4 rest on one seed" in page and "1 are of the time of updates" in page
 
 
+def test_the_report_begins_with_the_headlines(manifest, rows):
+    """With the papers' numbers as their tables print them, and what is not there left out."""
+    page = page_of(manifest, rows)
+    assert "main comparisons" not in page
+    for claim in (manifest.claims[0], manifest.claims[2], manifest.claims[4]):
+        claim["headline"] = True
+    result(rows, "rntn", 100.0)
+    result(rows, "gru", 110.0)
+    result(rows, "gru", 112.0, seed=2)
+    page = page_of(manifest, rows)
+    shown = page[page.index("## The main comparisons") : page.index("## Summary")]
+    assert line(shown, "GRURNTN") == [
+        "T16", "GRURNTN < GRU", "87.40; 97.78", "100.00; 110.00", "10 %, short, 3 epochs", "holds, 1 of 1 seed"
+    ]  # fmt: skip
+    cells = ["T16", "LSTM near GRU: within 3 %", "108.26; 97.78", "–; 111.00 (110.00–112.00)"]
+    assert line(shown, "LSTM near")[:4] == cells and line(shown, "LSTM near")[5] == "open: `lstm` not measured"
+    assert line(shown, "N-gram")[2] == "97.78; –"
+    assert "Of 3: 1 hold, 0 not, 2 open. By more than one seed: 0 of 1." in shown
+    assert "LSTM <= GRU" not in shown
+    result(rows, "rntn", 120.0, seed=2)
+    result(rows, "counts", 90.0, "paper", epochs=1.0, of_paper=1.0)
+    result(rows, "gru", 95.0, "paper", epochs=30.0)
+    page = page_of(manifest, rows)
+    assert "Of 3: 1 hold, 1 not, 1 open. By more than one seed: 1 of 2." in page
+
+
 def test_a_longer_training_of_one_side_is_told(manifest, rows):
     result(rows, "gru", 110.0)
     result(rows, "rntn", 115.0)
