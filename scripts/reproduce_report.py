@@ -37,15 +37,15 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
   the curve, the machine, the versions and the commit.
 - **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
-- **Share of the schedule**: how much of the paper's training ours had. *paper*: by the paper's schedule;
-  *medium* and *short*: by shorter ones, the same for all rows that are compared, see [Schedules](#schedules).
-  *Partial* trainings were stopped before their schedule's end; *best after* N epochs: the checkpoint that validates
-  best, which is scored, is of then. Only *100 %, paper* can be held against the paper's number; where a paper does
-  not print how long it trained, the length is ours, and so is the bound on it where a rule is to end it and has not
-  (without *by its rule*).
-- **†**: trained with other flags than the recipe has now, see [Schedules](#schedules); claims take such results too.
+- **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. Only
+  *100 %, paper* can be held against the paper's number.
+  - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
+    [Schedules](#schedules).
+  - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours.
+  - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
+DAGGER = """- **†**: trained with other flags than the recipe has now, see [Schedules](#schedules); claims take it."""
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. A model of counts needs no
 training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
@@ -56,9 +56,12 @@ a paper calls two numbers close. The others are of any difference, however small
 so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
 alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is what the
 claim is of."""
-HEADLINES = """What the papers are about, one comparison a line: the paper's numbers of the first and of the second
-model, ours, how far ours were trained (both alike), and whether ours say the same; of a shortened training, which is
-ahead by then."""
+HEADLINES = """What the papers say first, one comparison a line: the first model < (or >) the second; the paper's two
+numbers, ours, how far ours were trained, and whether ours say the same; of a shortened training, which is ahead by
+then. Test perplexities (characters: bits a character) or right labels in % (POS tagging; DP: dependency parsing; *xh*:
+gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's two
+ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two
+lines may differ: compare within a line. Other readings of a claim, as of the DBRNN's pooling: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -96,7 +99,9 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     order = papers(manifest)
     judged = [judge(manifest, results, claim) for claim in manifest.claims]
     judged.sort(key=lambda each: order.index(each.claim["paper"]))
-    parts = [HEAD, machines(results), *headlines(manifest, judged), "## Summary", summary(manifest, results, judged)]
+    marked = any(each.lacking(manifest.runs[each.run]) for each in results.all)
+    head = f"{HEAD}\n{DAGGER}" if marked else HEAD
+    parts = [head, machines(results), *headlines(manifest, judged), "## Summary", summary(manifest, results, judged)]
     for paper in order:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
         parts += paper_tables(manifest, results, paper, base) + paper_figures(manifest, results, paper)
@@ -174,7 +179,8 @@ def certainty(judged: Sequence[Judged]) -> str:
         return ""
     trained = [each for each in decided if each.better.results[0].metric != "seconds"]
     timed = len(decided) - len(trained)
-    times = f" {timed} are of the time of updates, which needs no training and counts as full." if timed else ""
+    full = sum(each.whole for each in decided)
+    times = f" Of the {full} by full schedules {timed} are of the time of updates, not of training." if timed else ""
     alone, close = sum(each.seeds == 1 for each in trained), sum(each.close for each in decided)
     return (
         f"Of the {len(decided)} claims decided {alone} rest on one seed, where a small difference may be chance; in "
