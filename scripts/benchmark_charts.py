@@ -9,7 +9,7 @@ from typing import Dict, List
 
 from benchmark_results import Results, Spread, judge, layer_tokens, rate
 
-MATPLOTLIB_MISSING = "no chart: matplotlib is not installed: pip install rntn-plugins[plots]"
+MATPLOTLIB_MISSING = "no chart: matplotlib is not installed: pip install 'rntn-plugins[plots]'"
 
 
 def grouped_bars(axes, groups: Dict[str, Dict[str, Spread]], marks: Dict[str, float], label: str) -> None:

@@ -7,7 +7,7 @@ For every lag k: the norm of the Jacobian ∂h_t/∂x_{t-k} of the recurrent lay
 steps before, the same for the cell state c, the product of the forget or update gates between the two, and the scales s
 of the ELSTM; medians and quartiles over random positions t of a split. One line a model; ``--json`` keeps the numbers.
 docs/memory.md says how to read them. Of bidirectional models it is the forward direction, of encoder-decoders the
-encoder. Needs matplotlib: ``pip install rntn-plugins[plots]``.
+encoder. Needs matplotlib: ``pip install 'rntn-plugins[plots]'``.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def check_outputs(args: Namespace) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise ValueError("matplotlib is not installed: pip install rntn-plugins[plots]") from None
+        raise ValueError("matplotlib is not installed: pip install 'rntn-plugins[plots]'") from None
     matplotlib.use("Agg")
 
 

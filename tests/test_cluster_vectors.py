@@ -121,4 +121,4 @@ def test_other_errors(tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err == f"cluster_vectors: error: {tmp_path}/none: No such file or directory\n"
     monkeypatch.setitem(__import__("sys").modules, "spacy_lookups_data", None)
     assert run("--language", "en", "--output", tmp_path / "out.vec") == 2
-    assert capsys.readouterr().err.endswith("pip install rntn-plugins[clusters]\n")
+    assert capsys.readouterr().err.endswith("pip install 'rntn-plugins[clusters]'\n")

@@ -416,7 +416,7 @@ def test_sources(tmp_path, capsys, monkeypatch):
     assert refused(capsys, *arguments, "--dest", "d") == f"{tmp_path}/nothing.conllu: No such file or directory"
     monkeypatch.setitem(sys.modules, "turkish_treebanks", None)
     message = refused(capsys, "--turkish", "web", "--dest", tmp_path / "dest")
-    assert message == "the package turkish_treebanks is not installed: pip install rntn-plugins[samples]"
+    assert message == "the package turkish_treebanks is not installed: pip install 'rntn-plugins[samples]'"
 
 
 @pytest.mark.parametrize(

