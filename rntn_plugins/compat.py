@@ -19,6 +19,9 @@ alone.
 fairseq seeds torch anew before every update, on all kinds of accelerator, there or not: for each that is not, torch
 notes the seed with a trace of the caller, 1 ms in all, a tenth of a small model's update. Only what is there is seeded.
 
+``--no-repeat-ngram-size`` on a CPU compares the end of a buffer that is not full yet, and so bans nothing; the last
+symbols that were put out are compared. Symbols of a prompt stay possible, whatever they repeat.
+
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
 """
@@ -125,7 +128,35 @@ def seed_what_is_there() -> None:
     utils.set_torch_seed = set_torch_seed
 
 
+def ban_repeated_ngrams(block, tokens, lprobs, bsz: int, beam_size: int, step: int):
+    """fairseq's ``NGramRepeatBlock`` without its CUDA extension: -inf for what would repeat n symbols.
+
+    Args:
+        block: has n, ``no_repeat_ngram_size``.
+        tokens: ``[B * beams, T]``, of which the first ``step + 1`` are there.
+        lprobs: ``[B * beams, V]``, changed in place. A row of which nothing would be left (a prompt's symbol, the end at
+            the greatest length) stays as it is.
+    """
+    n = block.no_repeat_ngram_size
+    for row, before in zip(lprobs, tokens[:, : step + 1].tolist()):
+        last = before[len(before) - n + 1 :]
+        banned = {before[at + n - 1] for at in range(len(before) - n + 1) if before[at : at + n - 1] == last}
+        if banned:
+            allowed = row.clone()
+            allowed[list(banned)] = float("-inf")
+            if not torch.isneginf(allowed).all():
+                row.copy_(allowed)
+    return lprobs
+
+
+def mend_ngram_blocks() -> None:
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    NGramRepeatBlock._no_repeat_ngram = ban_repeated_ngrams
+
+
 allow_fairseq_checkpoints()
+mend_ngram_blocks()
 score_labels_as_labels()
 mend_broadcasts()
 tell_schedules_on_resume()

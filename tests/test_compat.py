@@ -46,3 +46,28 @@ def test_seeds_are_those_of_torch(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     utils.set_torch_seed(9)
     assert seeded[-1] == 9
+
+
+def blocked(n, rows, lprobs=None, spare=4):
+    """Which symbols are ruled out for each row, the buffer being *spare* symbols longer than what is there."""
+    from fairseq.ngram_repeat_block import NGramRepeatBlock
+
+    block = NGramRepeatBlock(n, use_extension=False)
+    tokens = torch.tensor([[*row, *[1] * spare] for row in rows])
+    lprobs = torch.zeros(len(rows), 9) if lprobs is None else lprobs
+    after = block(tokens, lprobs.clone(), 1, len(rows), len(rows[0]) - 1)
+    return [torch.isneginf(row).nonzero().flatten().tolist() for row in after]
+
+
+def test_what_would_repeat_an_ngram_is_ruled_out():
+    assert blocked(2, [[2, 5, 6, 5], [2, 5, 6, 7]]) == [[6], []]
+    assert blocked(2, [[2, 5, 6, 5, 7, 5]]) == [[6, 7]]
+    assert blocked(3, [[2, 5, 6, 7, 5, 6], [2, 5, 6, 7, 6, 5]]) == [[7], []]
+    assert blocked(1, [[2, 5, 6]]) == [[2, 5, 6]]
+    assert blocked(4, [[2, 5, 6]]) == [[]]
+
+
+def test_a_prompt_may_repeat_itself():
+    forced = torch.full((1, 9), float("-inf"))
+    forced[0, 6] = -1.0
+    assert blocked(2, [[2, 5, 6, 5]], forced) == [[0, 1, 2, 3, 4, 5, 7, 8]], "as it was"

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ def model_of(cell: str, **settings):
     torch.manual_seed(3)
     if hasattr(get_cell(cell).Options(), "num_matrices"):
         settings["num_matrices"] = 4
+    if "adaptive_softmax_cutoff" in settings:
+        settings.setdefault("adaptive_softmax_factor", 2.0)
     model = build(architecture_name(cell), TASK, embed_dim=5, hidden_size=6, **settings)
     for name, buffer in model.named_buffers():
         if name.endswith("index_of_symbol") and buffer[0] < 0:
@@ -216,6 +219,15 @@ def test_initialisation_schemes():
     torch.testing.assert_close(block @ block.t(), torch.eye(8, dtype=torch.float64), atol=1e-6, rtol=0)
     normal = build("gru_lm", TASK, embed_dim=80, hidden_size=80, init="normal", init_scale=0.1)
     assert abs(normal.decoder.stack.layers[0].cell.weight_ih.std() - 0.1) < 0.005
+
+
+@pytest.mark.parametrize("factor", [3.0, 0.0, -1.0, float("nan")])
+def test_tails_of_the_adaptive_softmax_have_units(factor):
+    """H is 6: with a factor of 3 the second tail would have none."""
+    message = f"--adaptive-softmax-factor {factor} must be above 0 and at most 2.449: the last of 2 tails"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_factor=factor)
+    assert model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_factor=2.4)
 
 
 def test_the_adaptive_loss_is_the_exact_cross_entropy():

@@ -271,9 +271,9 @@ def fill_(weight: Tensor, scheme: str, scale: float) -> None:
     ``normal`` with standard deviation *scale*.
 
     Raises:
-        ValueError: unknown scheme or negative scale.
+        ValueError: unknown scheme, or a scale that is negative or no number.
     """
-    if scale < 0:
+    if not scale >= 0:
         raise ValueError(f"--init-scale {scale} must be at least 0")
     if scheme == "orthogonal":
         nn.init.orthogonal_(weight, gain=scale)

@@ -21,16 +21,20 @@ def load_binarised(
         combine: read ``path1``, ``path2``, ... as well.
 
     Raises:
-        ValueError: an empty or damaged split: fairseq itself tells neither the path nor, often, anything else.
+        ValueError: an empty or damaged split, or one of another *impl*: fairseq itself tells neither the path nor,
+            often, anything else.
     """
     if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:  # fairseq cannot even open it
         raise ValueError(f"{path} is empty or damaged: no bytes in {os.path.basename(path)}.bin")
     try:
         sentences = data_utils.load_indexed_dataset(path, dictionary, impl, combine=combine)
         for part in getattr(sentences, "datasets", [sentences] if sentences is not None else []):
+            if getattr(part, "supports_prefetch", False):
+                part.prefetch(range(len(part)))  # fairseq's cached data cannot be read by index before
             if len(part):
                 part[len(part) - 1]  # a file that was cut short opens, but its last sentence is not in it
     except (AssertionError, IndexError, OSError, ValueError, struct.error) as error:
         reason = str(error).strip().splitlines()
-        raise ValueError(f"{path} is empty or damaged: {reason[0] if reason else type(error).__name__}") from None
+        what = "empty or damaged" + (f", or not made by --dataset-impl {impl}" if impl else "")
+        raise ValueError(f"{path} is {what}: {reason[0] if reason else type(error).__name__}") from None
     return sentences

@@ -47,6 +47,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         self.output_projection = None
         if cfg.adaptive_softmax_cutoff:
             cutoff = parse_cutoff(cfg.adaptive_softmax_cutoff, vocabulary)
+            check_tails(cfg.adaptive_softmax_factor, len(cutoff), size)
             self.adaptive_softmax = MaskedAdaptiveSoftmax(
                 vocabulary, size, cutoff, never, cfg.adaptive_softmax_dropout, factor=cfg.adaptive_softmax_factor
             )
@@ -222,3 +223,13 @@ def parse_cutoff(text: str, vocabulary: int) -> List[int]:
             f"--adaptive-softmax-cutoff {text} must be increasing numbers below the vocabulary size {vocabulary}"
         )
     return cutoff
+
+
+def check_tails(factor: float, tails: int, size: int) -> None:
+    """Raise ``ValueError`` if a tail of the adaptive soft-max has no units; the k-th has ``int(H / factor ** k)``."""
+    if not factor > 0 or int(size / factor**tails) < 1:
+        most = size ** (1 / tails)
+        raise ValueError(
+            f"--adaptive-softmax-factor {factor} must be above 0 and at most {most:.4g}: the last of {tails} tails has "
+            f"H / factor^{tails} units, H being {size}"
+        )

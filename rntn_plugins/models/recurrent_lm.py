@@ -82,7 +82,7 @@ def register_language_model(name: str, cell: str, **defaults) -> type:
     """Register an architecture: a recurrent language model with a cell and the given default settings.
 
     ``register_language_model("my_lm", cell="my_cell", hidden_size=300)`` makes ``--arch my_lm`` and
-    ``model=my_lm`` (hydra) known to fairseq. Registering the same name and cell again changes nothing.
+    ``+model._name=my_lm`` (hydra) known to fairseq. Registering the same name and cell again changes nothing.
 
     Raises:
         ValueError: fairseq has another model of that name, or a default is unknown.

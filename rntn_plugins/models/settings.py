@@ -23,7 +23,7 @@ def flag(default, help: str):
 
 
 def check_range(name: str, value, least, most=None) -> None:
-    if value < least or (most is not None and value >= most):
+    if not value >= least or (most is not None and not value < most):  # NaN is neither
         allowed = f"at least {least}" if most is None else f"in [{least}, {most})"
         raise ValueError(f"--{name.replace('_', '-')} {value} must be {allowed}")
 

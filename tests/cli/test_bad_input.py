@@ -141,13 +141,33 @@ def test_evaluating_with_another_break_mode_is_said(data, tmp_path):
     )
 
 
-@pytest.mark.parametrize("flag", ["--constraints", "--print-alignment"])
+@pytest.mark.parametrize("flag", ["--constraints", "--print-alignment", "--match-source-len"])
 def test_what_needs_a_source_is_refused(flag, data, tmp_path):
     fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
             "--disable-validation")  # fmt: skip
     output = fairseq("generate", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
                      "--prefix-size", 1, flag, fails=True)  # fmt: skip
     assert f"ValueError: {flag} needs a source sentence: a language model has none" in last_error(output)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (("--diverse-beam-groups", 2), "--diverse-beam-groups would also change the scores of the prompt's own words"),
+    (("--max-tokens", 2), "--max-tokens 2: a sentence has "),
+])  # fmt: skip
+def test_what_generation_cannot_do(flags, message, data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("generate", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                     "--prefix-size", 1, *flags, fails=True)  # fmt: skip
+    assert f"ValueError: {message}" in last_error(output)
+
+
+def test_a_shard_that_is_not_there(data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                     "--num-shards", 2, "--shard-id", 3, fails=True)  # fmt: skip
+    assert "ValueError: --shard-id 3 must be from 0 to 1 (--num-shards 2)" in last_error(output)
 
 
 def test_context_window_is_refused(data, tmp_path):

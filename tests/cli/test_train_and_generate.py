@@ -10,7 +10,14 @@ CELLS = {
     "r_rntn_lm": ("--num-matrices", 5, "--index-map", "mod"),
     "elstm1_lm": ("--positions", 4, "--layers", 2, "--dropout-between", 0.2),
     "hornn_gated_lm": ("--share-decoder-input-output-embed", "--embed-dim", 8, "--dropout-output", 0.3),
-    "plain_lstm_lm": ("--adaptive-softmax-cutoff", "8,16", "--criterion", "rntn_adaptive_loss"),
+    "plain_lstm_lm": (
+        "--adaptive-softmax-cutoff",
+        "8,16",
+        "--adaptive-softmax-factor",
+        "2",
+        "--criterion",
+        "rntn_adaptive_loss",
+    ),
 }
 
 
