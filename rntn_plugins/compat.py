@@ -134,8 +134,8 @@ def ban_repeated_ngrams(block, tokens, lprobs, bsz: int, beam_size: int, step: i
     Args:
         block: has n, ``no_repeat_ngram_size``.
         tokens: ``[B * beams, T]``, of which the first ``step + 1`` are there.
-        lprobs: ``[B * beams, V]``, changed in place. A row of which nothing would be left (a prompt's symbol, the end at
-            the greatest length) stays as it is.
+        lprobs: ``[B * beams, V]``, changed in place. A row of which nothing would be left (a prompt's symbol, the end
+            at the greatest length) stays as it is.
     """
     n = block.no_repeat_ngram_size
     for row, before in zip(lprobs, tokens[:, : step + 1].tolist()):
