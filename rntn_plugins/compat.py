@@ -20,7 +20,8 @@ fairseq seeds torch anew before every update, on all kinds of accelerator, there
 notes the seed with a trace of the caller, 1 ms in all, a tenth of a small model's update. Only what is there is seeded.
 
 ``--no-repeat-ngram-size`` on a CPU compares the end of a buffer that is not full yet, and so bans nothing; the last
-symbols that were put out are compared. Symbols of a prompt stay possible, whatever they repeat.
+symbols that were put out are compared, without the one that starts every text. Symbols of a prompt stay possible,
+whatever they repeat.
 
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
@@ -133,13 +134,13 @@ def ban_repeated_ngrams(block, tokens, lprobs, bsz: int, beam_size: int, step: i
 
     Args:
         block: has n, ``no_repeat_ngram_size``.
-        tokens: ``[B * beams, T]``, of which the first ``step + 1`` are there.
+        tokens: ``[B * beams, T]``, of which the first ``step + 1`` are there, ``</s>`` before all others.
         lprobs: ``[B * beams, V]``, changed in place. A row of which nothing would be left (a prompt's symbol, the end
             at the greatest length) stays as it is.
     """
     n = block.no_repeat_ngram_size
-    for row, before in zip(lprobs, tokens[:, : step + 1].tolist()):
-        last = before[len(before) - n + 1 :]
+    for row, before in zip(lprobs, tokens[:, 1 : step + 1].tolist()):
+        last = before[max(0, len(before) - n + 1) :]
         banned = {before[at + n - 1] for at in range(len(before) - n + 1) if before[at : at + n - 1] == last}
         if banned:
             allowed = row.clone()

@@ -236,7 +236,7 @@ def report(manifest: Manifest, args) -> int:
 def parse(arguments: Optional[List[str]]):
     parser = argparse.ArgumentParser(
         prog="reproduce", description="Run rows of the papers' tables again, and report.",
-        epilog="NAME: a run, a paper (T16), or a table or figure of one (\"H16:Table 6.2\").",
+        epilog="NAME: a run, a paper (T16), a table or figure of one (\"H16:Table 6.2\"), or headlines.",
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
     lists = commands.add_parser("list", help="what there is")
@@ -244,7 +244,8 @@ def parse(arguments: Optional[List[str]]):
     states = commands.add_parser("status", help="what was run, and how far")
     commands.add_parser("report", help="write RESULTS.md and results/figures")
     for each, wanted in ((lists, "*"), (states, "*"), (runs, "+")):
-        each.add_argument("names", nargs=wanted, metavar="NAME", help="a run, a paper, or a table or figure of one")
+        what = "a run, a paper, a table or figure of one, or headlines"
+        each.add_argument("names", nargs=wanted, metavar="NAME", help=what)
     states.add_argument("--all", action="store_true", help="what was not run as well")
     for flag, settings in {
         "--schedule": {"choices": KINDS, "default": "paper",

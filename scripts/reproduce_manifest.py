@@ -187,7 +187,7 @@ class Manifest:
             said = [each[side] for each in claims for side in ("better", "worse")]
             chosen = [name] if name in self.runs else asked + drawn + said
             if not chosen:
-                raise Refused(f"no run, paper, table or figure {name!r}: `reproduce.py list` shows them")
+                raise Refused(f"no run, paper, table or figure {name!r}, nor headlines: `reproduce.py list` shows them")
             found.update((run, self.runs[run]) for run in chosen)
         return list(found.values())
 

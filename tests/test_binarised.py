@@ -43,6 +43,27 @@ def test_formats(written, read, tmp_path, dictionary):
     assert count_symbols(task).tolist() == [0, 0, 4, 0, 3, 2, 1]
 
 
+@pytest.mark.parametrize("read", [None, "lazy", "cached"])
+def test_files_that_were_cut_short(read, tmp_path, dictionary):
+    path = write(tmp_path, "lazy", dictionary)
+    content = open(f"{path}.bin", "rb").read()
+    open(f"{path}.bin", "wb").write(content[:-1])
+    with pytest.raises(ValueError, match=r"train is empty or damaged.*: train.bin has 39 bytes of 40$"):
+        load_binarised(path, dictionary, read)
+
+
+@pytest.mark.parametrize("read", [None, "lazy"])
+def test_several_workers_read_the_same_file(read, tmp_path, dictionary):
+    """And several files as one split."""
+    write(tmp_path, "lazy", dictionary)
+    (tmp_path / "train1.bin").write_bytes((tmp_path / "train.bin").read_bytes())
+    (tmp_path / "train1.idx").write_bytes((tmp_path / "train.idx").read_bytes())
+    sentences = load_binarised(str(tmp_path / "train"), dictionary, read, combine=True)
+    loader = torch.utils.data.DataLoader(sentences, batch_size=None, num_workers=2, multiprocessing_context="fork")
+    assert [sentence.tolist() for sentence in loader] == SENTENCES * 2
+    assert all(part.data_file is None for part in sentences.datasets), "no file that workers would share"
+
+
 def test_another_format_is_not_called_damage_alone(tmp_path, dictionary):
     path = write(tmp_path, "mmap", dictionary)
     with pytest.raises(ValueError, match="train is empty or damaged, or not made by --dataset-impl lazy: "):

@@ -63,7 +63,8 @@ def test_what_would_repeat_an_ngram_is_ruled_out():
     assert blocked(2, [[2, 5, 6, 5], [2, 5, 6, 7]]) == [[6], []]
     assert blocked(2, [[2, 5, 6, 5, 7, 5]]) == [[6, 7]]
     assert blocked(3, [[2, 5, 6, 7, 5, 6], [2, 5, 6, 7, 6, 5]]) == [[7], []]
-    assert blocked(1, [[2, 5, 6]]) == [[2, 5, 6]]
+    assert blocked(1, [[2, 5, 6]]) == [[5, 6]], "the end stays possible"
+    assert blocked(3, [[2, 2, 5]]) == [[]], "what starts a text is no part of it"
     assert blocked(4, [[2, 5, 6]]) == [[]]
 
 

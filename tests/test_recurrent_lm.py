@@ -221,13 +221,19 @@ def test_initialisation_schemes():
     assert abs(normal.decoder.stack.layers[0].cell.weight_ih.std() - 0.1) < 0.005
 
 
-@pytest.mark.parametrize("factor", [3.0, 0.0, -1.0, float("nan")])
-def test_tails_of_the_adaptive_softmax_have_units(factor):
-    """H is 6: with a factor of 3 the second tail would have none."""
-    message = f"--adaptive-softmax-factor {factor} must be above 0 and at most 2.449: the last of 2 tails"
-    with pytest.raises(ValueError, match=re.escape(message)):
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])
+def test_the_factor_of_the_adaptive_softmax(factor):
+    with pytest.raises(ValueError, match=f"--adaptive-softmax-factor {re.escape(str(factor))} must be above 0"):
         model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_factor=factor)
-    assert model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_factor=2.4)
+
+
+@pytest.mark.parametrize("factor, without", [(2.4, None), (2.5, 2), (7.0, 1)])
+def test_tails_of_the_adaptive_softmax_without_units_are_warned_of(factor, without, caplog):
+    """H is 6."""
+    model = model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_factor=factor)
+    units = [tail[0].out_features for tail in model.decoder.adaptive_softmax.tail]
+    assert [number for number, size in enumerate(units, 1) if not size][:1] == ([without] if without else [])
+    assert f"tail {without} of 2 has no units" in caplog.text if without else "units" not in caplog.text
 
 
 def test_the_adaptive_loss_is_the_exact_cross_entropy():

@@ -7,6 +7,7 @@ import struct
 from typing import Optional, Sequence
 
 from fairseq.data import data_utils
+from fairseq.data.indexed_dataset import IndexedCachedDataset
 from torch import Tensor
 
 
@@ -17,7 +18,8 @@ def load_binarised(
 
     Args:
         path: of the ``.bin`` and ``.idx``, without their endings.
-        impl: as ``--dataset-impl``.
+        impl: as ``--dataset-impl``; ``lazy`` is read as ``cached``, the same file, since fairseq's lazy reader mixes up
+            sentences where several data workers share one file.
         combine: read ``path1``, ``path2``, ... as well.
 
     Raises:
@@ -27,10 +29,14 @@ def load_binarised(
     if os.path.exists(f"{path}.bin") and os.path.getsize(f"{path}.bin") == 0:  # fairseq cannot even open it
         raise ValueError(f"{path} is empty or damaged: no bytes in {os.path.basename(path)}.bin")
     try:
-        sentences = data_utils.load_indexed_dataset(path, dictionary, impl, combine=combine)
+        reader = "cached" if str(impl) == "lazy" else impl
+        sentences = data_utils.load_indexed_dataset(path, dictionary, reader, combine=combine)
         for part in getattr(sentences, "datasets", [sentences] if sentences is not None else []):
-            if getattr(part, "supports_prefetch", False):
-                part.prefetch(range(len(part)))  # fairseq's cached data cannot be read by index before
+            if isinstance(part, IndexedCachedDataset):
+                there, wanted = os.path.getsize(f"{part.path}.bin"), int(part.data_offsets[-1]) * part.element_size
+                if there < wanted:  # fairseq would read what happens to be in memory
+                    raise ValueError(f"{os.path.basename(part.path)}.bin has {there} bytes of {wanted}")
+                part.prefetch(range(len(part)))  # nothing can be read by index before
             if len(part):
                 part[len(part) - 1]  # a file that was cut short opens, but its last sentence is not in it
     except (AssertionError, IndexError, OSError, ValueError, struct.error) as error:

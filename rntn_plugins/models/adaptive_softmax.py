@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from typing import List
 
 import torch
 from fairseq.modules import AdaptiveSoftmax
 from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
 
 
 class MaskColumns(nn.Module):
@@ -44,3 +48,23 @@ class MaskedAdaptiveSoftmax(AdaptiveSoftmax):
         if self.training and torch.is_grad_enabled():
             raise ValueError("a model with --adaptive-softmax-cutoff is trained with --criterion rntn_adaptive_loss")
         return super().get_log_prob(input, target)
+
+
+def check_factor(factor: float, tails: int, size: int) -> None:
+    """Check ``--adaptive-softmax-factor``: the k-th tail of the adaptive soft-max has ``int(H / factor ** k)`` units.
+
+    Raises:
+        ValueError: a factor that is not above 0. A tail without units, whose symbols are equally probable for ever, is
+            only warned of: models that have one work otherwise.
+    """
+    if not 0 < factor < math.inf:
+        raise ValueError(f"--adaptive-softmax-factor {factor} must be above 0")
+    units = float(size)
+    for number in range(1, tails + 1):
+        units /= factor
+        if units < 1:
+            logger.warning(
+                f"--adaptive-softmax-factor {factor}: tail {number} of {tails} has no units (H / factor^{number}, H = "
+                f"{size}), so that its symbols are all equally probable; take a smaller factor or fewer cutoffs"
+            )
+            return

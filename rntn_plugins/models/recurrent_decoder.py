@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carry
 from rntn_plugins.layers.recurrent import RecurrentStack
-from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax
+from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax, check_factor
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.symbols import is_filler
 
@@ -47,7 +47,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         self.output_projection = None
         if cfg.adaptive_softmax_cutoff:
             cutoff = parse_cutoff(cfg.adaptive_softmax_cutoff, vocabulary)
-            check_tails(cfg.adaptive_softmax_factor, len(cutoff), size)
+            check_factor(cfg.adaptive_softmax_factor, len(cutoff), size)
             self.adaptive_softmax = MaskedAdaptiveSoftmax(
                 vocabulary, size, cutoff, never, cfg.adaptive_softmax_dropout, factor=cfg.adaptive_softmax_factor
             )
@@ -223,13 +223,3 @@ def parse_cutoff(text: str, vocabulary: int) -> List[int]:
             f"--adaptive-softmax-cutoff {text} must be increasing numbers below the vocabulary size {vocabulary}"
         )
     return cutoff
-
-
-def check_tails(factor: float, tails: int, size: int) -> None:
-    """Raise ``ValueError`` if a tail of the adaptive soft-max has no units; the k-th has ``int(H / factor ** k)``."""
-    if not factor > 0 or int(size / factor**tails) < 1:
-        most = size ** (1 / tails)
-        raise ValueError(
-            f"--adaptive-softmax-factor {factor} must be above 0 and at most {most:.4g}: the last of {tails} tails has "
-            f"H / factor^{tails} units, H being {size}"
-        )

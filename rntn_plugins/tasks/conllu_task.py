@@ -293,7 +293,7 @@ class ConlluTask(FairseqTask):
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """One pass for labellers, beam search for encoder-decoders."""
         for name, off in (("score_reference", False), ("constraints", None), ("match_source_len", False),
-                          ("diverse_beam_groups", -1)):  # fmt: skip
+                          ("diverse_beam_groups", -1), ("no_repeat_ngram_size", 0)):  # fmt: skip
             if getattr(args, name, off) != off:
                 raise ValueError(f"--{name.replace('_', '-')} has no meaning for labels")
         if len({model.predicts_end for model in models}) > 1:

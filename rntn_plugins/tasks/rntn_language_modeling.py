@@ -132,9 +132,10 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         if not 0 <= shard_id < num_shards:
             raise ValueError(f"--shard-id {shard_id} must be from 0 to {num_shards - 1} (--num-shards {num_shards})")
         if not isinstance(dataset, Corpus):
-            longest = max(map(dataset.num_tokens, range(len(dataset))), default=0)
-            if max_tokens is not None and longest > max_tokens:
-                raise ValueError(f"--max-tokens {max_tokens}: a sentence has {longest} symbols")
+            if max_tokens is not None:
+                longest = max(map(dataset.num_tokens, range(len(dataset))), default=0)
+                if longest > max_tokens:
+                    raise ValueError(f"--max-tokens {max_tokens}: a sentence has {longest} symbols")
             kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
             return super().get_batch_iterator(
                 dataset, max_tokens, max_sentences, seed=seed, num_shards=num_shards, shard_id=shard_id,
@@ -172,8 +173,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         for name in ("constraints", "print_alignment", "match_source_len"):
             if getattr(args, name, None):
                 raise ValueError(f"--{name.replace('_', '-')} needs a source sentence: a language model has none")
-        if getattr(args, "diverse_beam_groups", -1) > 0:
-            raise ValueError("--diverse-beam-groups would also change the scores of the prompt's own words")
+        for name in ("diverse_beam_groups", "diversity_rate"):
+            if getattr(args, name, -1) > 0:
+                raise ValueError(f"--{name.replace('_', '-')} would also change the scores of the prompt's own words")
         return super().build_generator(models, args, *more, **settings)
 
     # ---- the state ---------------------------------------------------------------------------------------------------

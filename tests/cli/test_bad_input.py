@@ -152,6 +152,7 @@ def test_what_needs_a_source_is_refused(flag, data, tmp_path):
 
 @pytest.mark.parametrize("flags, message", [
     (("--diverse-beam-groups", 2), "--diverse-beam-groups would also change the scores of the prompt's own words"),
+    (("--diversity-rate", 0.5), "--diversity-rate would also change the scores of the prompt's own words"),
     (("--max-tokens", 2), "--max-tokens 2: a sentence has "),
 ])  # fmt: skip
 def test_what_generation_cannot_do(flags, message, data, tmp_path):

@@ -644,10 +644,10 @@ def test_validation_needs_heads(command, model, tmp_path_factory, tmp_path):
     assert re.match(r"ValueError: .*valid.conllu: .*no heads", error), error
 
 
-def test_scoring_a_reference(generate):
-    """``--score-reference`` is either refused or prints the scores of the gold labels."""
-    output, _ = generate("decoder", "--score-reference", fails=True)
-    assert "--score-reference" in last_error(output)
+@pytest.mark.parametrize("flags", [("--score-reference",), ("--no-repeat-ngram-size", 1)], ids=lambda flags: flags[0])
+def test_what_has_no_meaning_for_labels(flags, generate):
+    output, _ = generate("decoder", *flags, fails=True)
+    assert f"{flags[0]} has no meaning for labels" in last_error(output)
 
 
 def test_a_file_that_cannot_be_written(model, data, tmp_path):

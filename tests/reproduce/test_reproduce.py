@@ -488,7 +488,7 @@ def test_a_failing_command_is_reported_and_the_others_run(place, corpus, monkeyp
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["run", "nothing"], "no run, paper, table or figure 'nothing'"),
+    (["run", "nothing"], "no run, paper, table or figure 'nothing', nor headlines"),
     (["run", "P:Table 9"], "no run, paper, table or figure 'P:Table 9'"),
     (["run", "one"], "no binarised folder data-bin/tiny: prepare it as tasks/tiny/README.md says"),
     (["run", "one", "--device", "cuda"], "torch sees no GPU"),
