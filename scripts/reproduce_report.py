@@ -56,13 +56,14 @@ a paper calls two numbers close. The others are of any difference, however small
 so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
 alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is what the
 claim is of."""
-HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model < (or >)
-the second, or <= (a tie, or as near as is said, counts too); the paper's two numbers, ours, how far ours were trained,
-and whether ours say the same; of a shortened training, which is ahead by then. Test perplexities (characters: bits a
-character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing; *xh*: gates that
-read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's two ways to give
-words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two lines may differ:
-compare within a line. Other readings of a claim, as of the DBRNN's pooling, and text8 are under [Claims](#claims)."""
+HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model is
+less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how far
+ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test perplexities
+(characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing;
+*xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's
+two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two
+lines may differ: compare within a line. Other readings of a claim, as of the DBRNN's pooling, and text8:
+[Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

@@ -10,15 +10,9 @@ CELLS = {
     "r_rntn_lm": ("--num-matrices", 5, "--index-map", "mod"),
     "elstm1_lm": ("--positions", 4, "--layers", 2, "--dropout-between", 0.2),
     "hornn_gated_lm": ("--share-decoder-input-output-embed", "--embed-dim", 8, "--dropout-output", 0.3),
-    "plain_lstm_lm": (
-        "--adaptive-softmax-cutoff",
-        "8,16",
-        "--adaptive-softmax-factor",
-        "2",
-        "--criterion",
-        "rntn_adaptive_loss",
-    ),
-}
+    "plain_lstm_lm": ("--adaptive-softmax-cutoff", "8,16", "--adaptive-softmax-factor", 2, "--criterion",
+                      "rntn_adaptive_loss"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("arch", CELLS)
@@ -138,3 +132,22 @@ def test_a_checkpoint_needs_neither_map_file_nor_training_text(data, test_tokens
     assert abs(loss - bits) < 2e-3, "the score of the validation during training"
     output = fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "new", "--max-update", 1, fails=True)
     assert "no file named by --index-map" in output
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_no_ngram_is_repeated(size, data, tmp_path):
+    """But for a prompt that repeats itself."""
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--save-dir", tmp_path, "--max-epoch", 1)
+    prompt = "w1 w4 w1 w4 w1".split()
+    output = fairseq(
+        "interactive", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_best.pt", "--cpu", "--beam", 2,
+        "--nbest", 2, "--max-len-b", 16, "--min-len", 12, "--no-repeat-ngram-size", size,
+        stdin=" ".join(prompt) + "\nw7\n",
+    )  # fmt: skip
+    texts = [text.split() for text in re.findall(r"^H-0\t\S+\t(.*)$", output, re.M)]
+    assert len(texts) == 2 and all(len(text) >= 12 for text in texts)
+    for text in texts:
+        assert text[: len(prompt)] == prompt
+        ngrams = [tuple(text[at : at + size]) for at in range(len(text) - size + 1)]
+        for at in range(len(prompt) - size + 1, len(ngrams)):
+            assert ngrams[at] not in ngrams[:at]
