@@ -45,7 +45,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
-DAGGER = """- **†**: trained with other flags than the recipe has now, see [Schedules](#schedules); claims take it."""
+DAGGER = "- **†**: trained with other flags than the recipe has now ([Schedules](#schedules)); counts in claims too."
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. A model of counts needs no
 training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
