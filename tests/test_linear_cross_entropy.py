@@ -354,10 +354,7 @@ def own_probabilities():
     return model
 
 
-@pytest.mark.parametrize(
-    "make",
-    [fairseq_lstm, lambda: make_model(adaptive_softmax_cutoff="5,14", adaptive_softmax_factor=2), own_probabilities],
-)
+@pytest.mark.parametrize("make", [fairseq_lstm, lambda: make_model(adaptive_softmax_cutoff="5,14"), own_probabilities])
 def test_other_models_get_cross_entropy_itself(make):
     model, (theirs, ours) = make(), criteria(make_task())
     with torch.no_grad():

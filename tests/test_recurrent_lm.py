@@ -39,7 +39,10 @@ def tokens(batch: int, steps: int):
     return torch.randint(4, 13, (batch, steps), generator=torch.Generator().manual_seed(4))
 
 
-@pytest.mark.parametrize("settings", [{}, {"adaptive_softmax_cutoff": "5,14"}, {"adaptive_softmax_cutoff": "8,13"}])
+@pytest.mark.parametrize("settings", [
+    {}, {"adaptive_softmax_cutoff": "5,14"}, {"adaptive_softmax_cutoff": "8,13"},
+    {"adaptive_softmax_cutoff": "5,10", "adaptive_softmax_factor": 4.0},  # a tail without units
+])  # fmt: skip
 def test_fillers_get_no_probability(settings):
     model = model_of("gru", **settings)
     probabilities = model.get_normalized_probs(model(tokens(2, 3)), log_probs=False)
