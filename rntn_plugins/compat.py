@@ -23,6 +23,8 @@ notes the seed with a trace of the caller, 1 ms in all, a tenth of a small model
 symbols that were put out are compared, without the one that starts every text. Symbols of a prompt stay possible,
 whatever they repeat.
 
+``--store-ema`` averages a model's integers too (which matrix a word has), which torch refuses; they are copied.
+
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
 """
@@ -156,7 +158,24 @@ def mend_ngram_blocks() -> None:
     NGramRepeatBlock._no_repeat_ngram = ban_repeated_ngrams
 
 
+def average_numbers_only() -> None:
+    from fairseq.models.ema import EMA
+
+    original = EMA.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def __init__(self, model, *args, **kwargs):
+        original(self, model, *args, **kwargs)
+        integers = {key for key, value in self.model.state_dict().items() if not value.is_floating_point()}
+        self.skip_keys = integers | set(self.skip_keys)
+
+    EMA.__init__ = __init__
+
+
 allow_fairseq_checkpoints()
+average_numbers_only()
 mend_ngram_blocks()
 score_labels_as_labels()
 mend_broadcasts()

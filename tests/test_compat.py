@@ -3,6 +3,7 @@
 import argparse
 
 import numpy
+import pytest
 import torch
 
 import rntn_plugins  # noqa: F401
@@ -72,3 +73,21 @@ def test_a_prompt_may_repeat_itself():
     forced = torch.full((1, 9), float("-inf"))
     forced[0, 6] = -1.0
     assert blocked(2, [[2, 5, 6, 5]], forced) == [[0, 1, 2, 3, 4, 5, 7, 8]], "as it was"
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_moving_averages_leave_integers_alone(single):
+    """``--store-ema`` of a model with a map from words to matrices."""
+    from fairseq.dataclass.configs import EMAConfig
+    from fairseq.models.ema import build_ema
+
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("index_map", torch.tensor([0, 1, 1]))
+    ema = build_ema(model, EMAConfig(store_ema=True, ema_decay=0.75, ema_fp32=single), "cpu")
+    before = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.add_(4.0)
+    model.index_map[2] = 2
+    ema.step(model)
+    torch.testing.assert_close(ema.get_model().weight, before + 1.0)
+    assert ema.get_model().index_map.tolist() == [0, 1, 2]

@@ -348,8 +348,11 @@ def test_the_flags_named_exist():
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
-def test_the_option_is_in_the_checkpoint_and_can_change_when_resuming(data, tmp_path):
-    flags = ("--arch", "m_rnn_lm", *ADAGRAD, "--store-ema", "--gradients")
+@pytest.mark.parametrize(
+    ("arch", "weights"), [("m_rnn_lm", ["factors"]), ("r_rntn_lm", ["recurrence.weight", "recurrence.bias"])]
+)
+def test_the_option_is_in_the_checkpoint_and_can_change_when_resuming(arch, weights, data, tmp_path):
+    flags = ("--arch", arch, *ADAGRAD, "--store-ema", "--gradients")
     train(data, *flags, "dense", "--save-dir", tmp_path / "cut", "--max-update", 3)
     train(data, *flags, "row-sparse", "--save-dir", tmp_path / "cut")
     train(data, *flags, "dense", "--save-dir", tmp_path / "whole")
@@ -359,7 +362,7 @@ def test_the_option_is_in_the_checkpoint_and_can_change_when_resuming(data, tmp_
     (model,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(files[1])])
     assert str(cfg.model.gradients) == "row-sparse"
     marked = [name for name, parameter in model.named_parameters() if hasattr(parameter, "row_sparse")]
-    assert marked == ["decoder.stack.layers.0.cell.factors"]
+    assert marked == [f"decoder.stack.layers.0.cell.{weight}" for weight in weights]
 
 
 def test_unrestricted_rntn_presets_have_it_unless_told_otherwise(data):
