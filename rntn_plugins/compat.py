@@ -168,7 +168,8 @@ def average_numbers_only() -> None:
     @functools.wraps(original)
     def __init__(self, model, *args, **kwargs):
         original(self, model, *args, **kwargs)
-        integers = {key for key, value in self.model.state_dict().items() if not value.is_floating_point()}
+        state = self.model.state_dict()  # of tensors, and what modules add to it
+        integers = {key for key, value in state.items() if torch.is_tensor(value) and not value.is_floating_point()}
         self.skip_keys = integers | set(self.skip_keys)
 
     EMA.__init__ = __init__
