@@ -56,6 +56,7 @@ class ConlluParsingTask(ConlluTask):
         "las": ("right_arcs", "words"),
         "repaired": ("repaired", "sentences"),
     }
+    LOWER = ("repaired",)
     labels_per_word = 2
 
     def read_labels(self, target: LabelDictionary) -> None:

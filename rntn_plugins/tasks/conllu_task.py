@@ -7,13 +7,13 @@ from argparse import Namespace
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Tuple
 
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import FairseqTask
 from omegaconf import II, MISSING, OmegaConf
@@ -25,6 +25,7 @@ from rntn_plugins.data.conllu_dataset import ConlluDataset, DataBin, Labels, Wit
 from rntn_plugins.data.conllu_lines import ConlluLines
 from rntn_plugins.data.label_dictionary import LabelDictionary, become
 from rntn_plugins.data.predicted_file import PredictedFile
+from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 from rntn_plugins.tasks.conllu_interactive import Waiting, end_input_with_an_empty_line
 from rntn_plugins.tasks.label_generation import Allowed, LabelGenerator, LabelSequenceGenerator, Scores
 
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class ConlluConfig(FairseqDataclass):
+class ConlluConfig(BestMetricConfig):
     data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare_conllu.py wrote"})
     input_columns: Optional[str] = field(
         default=None,
@@ -93,7 +94,7 @@ class ConlluTask(FairseqTask):
         self.apply({name: default if self.given[name] is None else self.given[name]
                     for name, default in self.SETTINGS.items()})  # fmt: skip
         self.loaded = False  # whether the settings are those of a checkpoint
-        self.model = None
+        self.model = self.criterion = None
         self.validation_generator = None
         self.totals: Counter = Counter()
         self.output: Optional[PredictedFile] = None
@@ -204,7 +205,18 @@ class ConlluTask(FairseqTask):
                              "use label_cross_entropy")  # fmt: skip
         if name == "cross_entropy":
             cfg = OmegaConf.create({"_name": "label_cross_entropy", "sentence_avg": cfg.sentence_avg})
-        return super().build_criterion(cfg, from_checkpoint)
+        self.criterion = super().build_criterion(cfg, from_checkpoint)
+        return self.criterion
+
+    def begin_epoch(self, epoch, model):
+        super().begin_epoch(epoch, model)
+        check_best_metric(self.cfg, self.criterion, *self.validation_metrics())
+
+    def validation_metrics(self) -> Tuple[List[str], List[str]]:
+        """What validation logs: the metrics that are better when lower, and those that are better when higher."""
+        branches = [f"loss_{name}" for name in self.model.outputs if name != "combined"]
+        higher = [name for name in self.MEASURES if name not in self.LOWER]
+        return ["loss", "nll_loss", "ppl", *branches, *self.LOWER], higher
 
     def max_positions(self):
         """No limit: recurrent networks read sentences of any length."""
@@ -387,6 +399,8 @@ class ConlluTask(FairseqTask):
     #: what :meth:`count` counts, and the measures in per cent made of them
     COUNTS = ("sentences", "labels", "right_labels")
     MEASURES = {"label_accuracy": ("right_labels", "labels")}
+    #: of the measures, those that are better when lower
+    LOWER: Tuple[str, ...] = ()
 
     # ---- fairseq-interactive -----------------------------------------------------------------------------------------
 

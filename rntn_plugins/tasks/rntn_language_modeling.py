@@ -3,13 +3,13 @@
 import logging
 import os
 from dataclasses import dataclass, field
-from typing import Iterator, List, Optional
+from typing import Iterator, List, Optional, Tuple
 
 import torch
 from fairseq import utils
 from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
@@ -19,12 +19,13 @@ from rntn_plugins.data.binarised import load_binarised
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
+from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RNTNLanguageModelingConfig(FairseqDataclass):
+class RNTNLanguageModelingConfig(BestMetricConfig):
     data: str = field(default=MISSING, metadata={"help": "folder that fairseq-preprocess --only-source wrote"})
     tokens_per_sample: int = field(
         default=35, metadata={"help": "T: block length of truncated back-propagation through time"}
@@ -65,6 +66,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
         self.training_rows: Optional[int] = None  # of a worker's batch, once one was read
         self.iterator: Optional[BlockIterator] = None  # the one made last
+        self.criterion = None
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
     @classmethod
@@ -102,7 +104,16 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             )
         if name == "cross_entropy":
             args = OmegaConf.create({"_name": "rntn_cross_entropy", "sentence_avg": args.sentence_avg})
-        return super().build_criterion(args)
+        self.criterion = super().build_criterion(args)
+        return self.criterion
+
+    def begin_epoch(self, epoch, model):
+        super().begin_epoch(epoch, model)
+        check_best_metric(self.args, self.criterion, *self.validation_metrics())
+
+    def validation_metrics(self) -> Tuple[List[str], List[str]]:
+        """What validation logs: the metrics that are better when lower, and those that are better when higher."""
+        return ["loss", "ppl"] + (["bpc"] if self.by_character else []), []
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 

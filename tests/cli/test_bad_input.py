@@ -45,6 +45,14 @@ from commands import TASK, TRAIN, USER_DIR, fairseq, last_error
             ("--arch", "gru_lm", "--lr-scheduler", "validation_ratio", "--best-checkpoint-metric", "accuracy"),
             r"ValueError: --lr-scheduler validation_ratio needs --best-checkpoint-metric loss, .*, not accuracy$",
         ),
+        (
+            ("--arch", "gru_lm", "--best-checkpoint-metric", "nll_loss"),
+            r"ValueError: --best-checkpoint-metric nll_loss: validation logs loss, ppl$",
+        ),
+        (
+            ("--arch", "gru_lm", "--best-checkpoint-metric", "ppl", "--maximize-best-checkpoint-metric"),
+            r"ValueError: --best-checkpoint-metric ppl is better when lower: leave out --maximize-best-.*$",
+        ),
     ],
 )
 def test_wrong_flags(options, message, data, tmp_path):

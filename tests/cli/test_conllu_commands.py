@@ -569,6 +569,21 @@ BRNN, SEQ2SEQ = ("--arch", "brnn_gru"), ("--arch", "seq2seq_gru")
         (PARSING, (*BRNN, "--dbrnn-output", "backward"), "--dbrnn-output backward: only the DBRNN has that output$"),
         (PARSING, (*BRNN, "--hidden-size", 0), "--hidden-size 0 must be at least 1$"),
         (PARSING, ("--arch", "lstm"), "--task conllu_parsing needs one of this package's macro models"),
+        (
+            TAGGING,
+            (*BRNN, "--best-checkpoint-metric", "las", "--maximize-best-checkpoint-metric"),
+            "--best-checkpoint-metric las: validation logs loss, nll_loss, ppl, label_accuracy$",
+        ),
+        (
+            PARSING,
+            (*BRNN, "--best-checkpoint-metric", "las"),
+            "--best-checkpoint-metric las is better when higher: add --maximize-best-checkpoint-metric$",
+        ),
+        (
+            PARSING,
+            ("--arch", "dbrnn_gru", "--best-checkpoint-metric", "loss_forward", "--maximize-best-checkpoint-metric"),
+            "--best-checkpoint-metric loss_forward is better when lower: leave out --maximize-best-checkpoint-metric$",
+        ),
         (TAGGING, ("--arch", "gru_lm"), "--task conllu_tagging needs one of this package's macro models"),
     ],
 )
