@@ -215,6 +215,15 @@ def test_claims_are_made_once():
     assert len(set(made)) == len(made) == len({claim["text"] for claim in MANIFEST.claims})
 
 
+@pytest.mark.parametrize("task", ["pos", "dp"])
+def test_what_tables_say_of_the_basic_rnn_is_claimed_either_way(task):
+    """E18's tables have it now behind, now ahead of the BRNN and the DBRNN: one claim a pair, not of one way alone."""
+    pairs = {(run.id, run.id.replace("-basic-", f"-{macro}-")) for run in MANIFEST.runs.values()
+             if run.id.startswith(f"e18-{task}-basic-") for macro in ("brnn", "dbrnn")}  # fmt: skip
+    claimed = [(claim["better"], claim["worse"]) for claim in MANIFEST.claims if "epochs" not in claim]
+    assert len(pairs) == 14 and all(claimed.count(pair) + claimed.count(pair[::-1]) == 1 for pair in pairs)
+
+
 def test_every_paper_has_headlines():
     """Whole groups of them: what a paper says of several cells is not shown of one alone."""
     chosen = [claim for claim in MANIFEST.claims if claim.get("headline")]
