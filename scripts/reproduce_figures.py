@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
@@ -206,7 +206,7 @@ def curves(axes, manifest: Manifest, drawing: Drawing) -> None:
 
 
 def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
-    """A line a series, the test score over x; hollow: what the paper has."""
+    """A line a series, the test score over x, and how far trained where lines differ; hollow: what the paper has."""
     from matplotlib.lines import Line2D
 
     figure, any_published = drawing.figure, False
@@ -216,7 +216,10 @@ def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
         theirs = [(x, published(manifest, figure["paper"], run)) for x, run in points]
         ours, theirs = ([(x, y) for x, y in each if y is not None and math.isfinite(y)] for each in (ours, theirs))
         if ours:
-            axes.plot(*zip(*ours), marker="o", markersize=4, label=series["label"], **style(number))
+            runs = {run: drawing.drawn[run] for _, run in points if run in drawing.drawn}
+            trained = budget(manifest, replace(drawing, drawn=runs))
+            label = series["label"] if trained == budget(manifest, drawing) else f"{series['label']} ({trained})"
+            axes.plot(*zip(*ours), marker="o", markersize=4, label=label, **style(number))
         if theirs:
             any_published = True
             label = None if ours else f"{series['label']} (published)"

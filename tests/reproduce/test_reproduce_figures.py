@@ -58,6 +58,7 @@ def test_each_line_of_a_sweep_has_its_own_schedule(manifest, rows):
     plan, axes = drawn(manifest, rows, 2)
     assert axes.get_title() == "H16 Figure 6.1: by order (the paper's schedule; short schedule, 3 of 30 epochs)"
     assert [axes.lines[place].get_ydata().tolist() for place in (0, 2)] == [[110, 110], [90, 90]]
+    assert legend(axes) == ["f (short schedule, 3 of 30 epochs)", "g (the paper's schedule)", "published"]
     assert figures.joined([["a", "b"], ["c"], ["d", "e"], ["e", "b"]]) == [["c"], ["a", "b", "d", "e"]]
 
 
