@@ -29,6 +29,7 @@ class Judged:
         holds: ``None`` if it is open.
         said: the same in words, with the seeds or the reason.
         longer: of either side a longer training than the one compared, to which the other side has no equal.
+        shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise.
         curves: of a claim about epochs, by epoch the mean over the seeds of what either side's validations said; the
             means of ``better`` and ``worse`` are those of the last epoch then.
     """
@@ -40,6 +41,7 @@ class Judged:
     said: str
     longer: Tuple[Measured, ...] = ()
     curves: Tuple[Dict[int, float], ...] = ()
+    shorter: Optional[Judged] = None
 
     @property
     def whole(self) -> bool:
@@ -66,28 +68,41 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     first, second = (manifest.runs[claim[name]].schedule for name in ("better", "worse"))
     if first.metric != second.metric:
         raise Refused(f"claim {claim['text']!r}: one run has {first.metric!r}, the other {second.metric!r}")
-    scored = (claim["evaluate"], ())
-    lower = METRICS[first.metric][1]
-    shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), scored)]
+    shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), (claim["evaluate"], ()))]
     reason = None
-    for pairs in compared(manifest, results, claim):
-        sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
-        curves = shared([mean([numbers(claim, each, flags) for each in side]) for side, flags in zip(sides, scored)])
-        holds = agree(claim, curves, lower)
-        reason = early(manifest, claim, pairs, holds)
-        if reason is None:
-            held = sum(agree(claim, [numbers(claim, *each) for each in zip(pair, scored)], lower) for pair in pairs)
-            paired = all(same_seed(manifest, *pair) for pair in pairs)
-            said = in_words(holds, held, len(pairs), paired, "median" if first.metric == "seconds" else "seed")
-            better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
-            if "epochs" in claim:
-                last = max(curves[0])
-                better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
-                                 for side in (better, worse))  # fmt: skip
-                said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
-            longer = (best for best, side in zip(shown, (better, worse)) if best and best.share > 1.01 * side.share)
-            return Judged(claim, better, worse, holds, said, tuple(longer), tuple(curves) if "epochs" in claim else ())
+    groups = compared(manifest, results, claim)
+    for place, pairs in enumerate(groups):
+        found, reason = decided(manifest, claim, pairs)
+        if found is None:
+            continue
+        sides = zip(shown, (found.better, found.worse))
+        longer = (best for best, side in sides if best and best.share > 1.01 * side.share)
+        others = (decided(manifest, claim, later)[0] for later in groups[place + 1 :])
+        shorter = next((other for other in others if other and other.seeds > found.seeds), None)
+        return replace(found, longer=tuple(longer), shorter=shorter)
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
+
+
+def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tuple[Optional[Judged], Optional[str]]:
+    """What these pairs say of a claim, or else why they do not say it yet."""
+    metric, scored = manifest.runs[claim["better"]].schedule.metric, (claim["evaluate"], ())
+    lower = METRICS[metric][1]
+    sides = [[side[seed] for seed in sorted(side)] for side in by_seed(pairs)]
+    curves = shared([mean([numbers(claim, each, flags) for each in side]) for side, flags in zip(sides, scored)])
+    holds = agree(claim, curves, lower)
+    reason = early(manifest, claim, pairs, holds)
+    if reason is not None:
+        return None, reason
+    held = sum(agree(claim, [numbers(claim, *each) for each in zip(pair, scored)], lower) for pair in pairs)
+    paired = all(same_seed(manifest, *pair) for pair in pairs)
+    said = in_words(holds, held, len(pairs), paired, "median" if metric == "seconds" else "seed")
+    better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
+    if "epochs" in claim:
+        last = max(curves[0])
+        better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
+                         for side in (better, worse))  # fmt: skip
+        said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
+    return Judged(claim, better, worse, holds, said, curves=tuple(curves) if "epochs" in claim else ()), None
 
 
 def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:

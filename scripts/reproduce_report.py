@@ -62,8 +62,8 @@ ours were trained, and whether ours say the same; of a shortened training, which
 (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing;
 *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's
 two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two
-lines may differ: compare within a line. Other readings of a claim, as of the DBRNN's pooling, and text8:
-[Claims](#claims)."""
+lines may differ: compare within a line. *After N epochs*: by a shorter training too, where more seeds had that one; its
+numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -152,8 +152,10 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
     decided = [each for each in chosen if each.holds is not None and each.better.results[0].metric != "seconds"]
     several = sum(each.seeds > 1 for each in decided)
+    others = sum(each.seeds == 1 and each.shorter is not None for each in decided)
     said = (
-        f"Of {len(chosen)}: {hold} hold, {fail} not, {open_} open. By more than one seed: {several} of {len(decided)}. "
+        f"Of {len(chosen)}: {hold} hold, {fail} not, {open_} open. By more than one seed: {several} of {len(decided)}"
+        f"{f', and {others} more after fewer epochs' if others else ''}. "
         "All comparisons are under [Claims](#claims)."
     )
     return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen), said]

@@ -171,9 +171,13 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
             numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
             how_long = f"({scored(found)}){dagger(manifest, found)}"
             said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} {how_long}"]
+        if each.shorter and not each.curves:
+            pair = [f"`{run}` {ours(found, claim_decimals(found))}{dagger(manifest, found)}"
+                    for (run, _), found in zip(sides, (each.shorter.better, each.shorter.worse))]  # fmt: skip
+            said += [f"by a shorter training of more seeds ({share(each.shorter.better)}): {', '.join(pair)}"]
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
-        rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), each.said])
+        rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), verdict(each)])
     return markdown(["paper", "where", "claim", "ours", "verdict"], rows)
 
 
@@ -188,8 +192,16 @@ def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
         numbers = [ours(side, claim_decimals(side)) if side else "–" for side in found]
         lengths = dict.fromkeys(share(side) + dagger(manifest, side) for side in found if side)
         compared = ("; ".join(said) for said in (theirs, numbers, lengths))
-        rows.append([claim["paper"], claim["text"], *compared, each.said])
+        rows.append([claim["paper"], claim["text"], *compared, verdict(each)])
     return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict"], rows)
+
+
+def verdict(judged: Judged) -> str:
+    """``holds, 1 of 1 seed; after 3 epochs does not hold, 0 of 2 seeds``: also by a shorter training of more seeds."""
+    if judged.shorter is None:
+        return judged.said
+    epochs = [result.epochs for side in (judged.shorter.better, judged.shorter.worse) for result in side.results]
+    return f"{judged.said}; after {amount(epochs, 'epochs')} {judged.shorter.said}"
 
 
 def printed(manifest: Manifest, paper: str, run: str, evaluate: Sequence[str] = ()) -> str:

@@ -74,6 +74,42 @@ def test_the_furthest_common_training_is_compared(manifest, rows):
     assert judged.holds is True and judged.worse.mean == 97.0 and judged.better.kind == "paper"
 
 
+def test_a_shorter_training_of_more_seeds_is_told(manifest, rows):
+    """Beside the longer one, whose verdict stands."""
+    manifest.claims[0]["headline"] = True
+    for run, first, second, medium in (("rntn", 120.0, 116.0, 90.0), ("gru", 110.0, 118.0, 97.0)):
+        result(rows, run, first)
+        result(rows, run, medium, "medium", epochs=9.0)
+        assert verdict(manifest, rows).shorter is None
+        result(rows, run, second, seed=2)
+    judged = verdict(manifest, rows)
+    assert (judged.said, judged.seeds, judged.better.mean) == ("holds, 1 of 1 seed", 1, 90.0)
+    assert judged.shorter.said == "does not hold in the mean, 1 of 2 seeds" and judged.shorter.better.mean == 118.0
+    said = "holds, 1 of 1 seed; after 3 epochs does not hold in the mean, 1 of 2 seeds"
+    page = page_of(manifest, rows)
+    assert line(page, "GRURNTN < GRU", "87.40")[3:] == ["90.00; 97.00", "30 %, medium, 9 epochs", said]
+    assert line(page, "GRURNTN < GRU", "Table 1")[3:] == [
+        "`rntn` 90.00 (30 %, medium, 9 epochs); `gru` 97.00 (30 %, medium, 9 epochs); by a shorter training of "
+        "more seeds (10 %, short, 3 epochs): `rntn` 118.00 (116.00–120.00), `gru` 114.00 (110.00–118.00)", said,
+    ]  # fmt: skip
+    assert "Of 1: 1 hold, 0 not, 0 open. By more than one seed: 0 of 1, and 1 more after fewer epochs." in page
+    for run, value in (("rntn", 91.0), ("gru", 98.0)):
+        result(rows, run, value, "medium", seed=2, epochs=9.0)
+    page = page_of(manifest, rows)
+    assert verdict(manifest, rows).shorter is None and "shorter training of" not in page
+    assert "By more than one seed: 1 of 1. All" in page
+
+
+def test_a_shorter_training_that_says_nothing_yet_is_not_told(manifest, rows):
+    for run in ("rntn", "gru"):
+        result(rows, run, 100.0, "paper", epochs=30.0)
+        for seed in (1, 2):
+            result(rows, run, 100.0, seed=seed)
+    assert verdict(manifest, rows).shorter.said == "does not hold, 0 of 2 seeds"
+    manifest.claims[0]["at_end"] = True
+    assert verdict(manifest, rows).shorter is None
+
+
 def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
     result(rows, "rntn", 90.0, "paper", epochs=14.0, stopped="rule", of_paper=1.0)
     result(rows, "gru", 97.0, "paper", epochs=30.0)
