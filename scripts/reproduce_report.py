@@ -62,8 +62,8 @@ ours were trained, and whether ours say the same; of a shortened training, which
 (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing;
 *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's
 two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two
-lines may differ: compare within a line. *After N epochs*: by a shorter training too, where more seeds had that one; its
-numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
+lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds had that
+one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

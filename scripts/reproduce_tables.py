@@ -197,11 +197,11 @@ def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
 
 
 def verdict(judged: Judged) -> str:
-    """``holds, 1 of 1 seed; after 3 epochs does not hold, 0 of 2 seeds``: also by a shorter training of more seeds."""
+    """``holds, 1 of 1 seed; trained for 3 epochs: does not hold, 0 of 2 seeds``: also by more seeds, shorter."""
     if judged.shorter is None:
         return judged.said
     epochs = [result.epochs for side in (judged.shorter.better, judged.shorter.worse) for result in side.results]
-    return f"{judged.said}; after {amount(epochs, 'epochs')} {judged.shorter.said}"
+    return f"{judged.said}; trained for {amount(epochs, 'epochs')}: {judged.shorter.said}"
 
 
 def printed(manifest: Manifest, paper: str, run: str, evaluate: Sequence[str] = ()) -> str:

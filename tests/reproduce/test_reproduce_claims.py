@@ -85,7 +85,7 @@ def test_a_shorter_training_of_more_seeds_is_told(manifest, rows):
     judged = verdict(manifest, rows)
     assert (judged.said, judged.seeds, judged.better.mean) == ("holds, 1 of 1 seed", 1, 90.0)
     assert judged.shorter.said == "does not hold in the mean, 1 of 2 seeds" and judged.shorter.better.mean == 118.0
-    said = "holds, 1 of 1 seed; after 3 epochs does not hold in the mean, 1 of 2 seeds"
+    said = "holds, 1 of 1 seed; trained for 3 epochs: does not hold in the mean, 1 of 2 seeds"
     page = page_of(manifest, rows)
     assert line(page, "GRURNTN < GRU", "87.40")[3:] == ["90.00; 97.00", "30 %, medium, 9 epochs", said]
     assert line(page, "GRURNTN < GRU", "Table 1")[3:] == [
