@@ -210,7 +210,7 @@ def described(training: Training, log: str, said: str) -> dict:
     parameters = re.search(r"num\. shared model params: ([\d,]+)", log)
     return {
         "complete": complete, "stopped": stopped, "epochs": round(epochs, 3), "updates": updates,
-        "of_schedule": round(of_schedule, 4), "of_paper": round(of_paper, 4),
+        "of_schedule": round(of_schedule, 6), "of_paper": round(of_paper, 6),
         "parameters": int(parameters[1].replace(",", "")) if parameters else None,
     }  # fmt: skip
 
