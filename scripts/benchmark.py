@@ -48,7 +48,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, List, Optional
+from typing import Callable, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
@@ -148,8 +148,8 @@ def run_rounds(contenders: List[dict], rounds: int, measure: Callable, save: Cal
 CODE = ("rntn_plugins", "scripts", "setup.cfg", "constraints.txt")
 
 
-def environment(args) -> dict:
-    """Versions, machine and commit."""
+def environment(args, code: Sequence[str] = CODE) -> dict:
+    """Versions, machine and commit, and how many files of *code* are not as committed."""
     import torch
 
     def git(*command: str) -> Optional[str]:
@@ -162,7 +162,7 @@ def environment(args) -> dict:
 
     from rntn_plugins import __version__
 
-    changed = git("status", "--porcelain", *CODE) or ""
+    changed = git("status", "--porcelain", *code) or ""
     model = platform.processor()
     with contextlib.suppress(OSError, TypeError):
         model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]

@@ -17,7 +17,6 @@ SCORES = {
     "label_accuracy": r"label accuracy (?P<value>[\d.]+) %",
 }
 TOKENS = r"Evaluated ([\d,]+) tokens|\(([\d,]+) words\)|\([\d,]+ of ([\d,]+)\)"
-KEPT_LINES = re.compile(r"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{|train_inner)")
 #: why fairseq-train stopped, by what it says
 STOPS = {
     "budget": r"Stopping training due to cumulative_training_time",
@@ -26,6 +25,7 @@ STOPS = {
 }
 #: written into a log where a training goes on, with the updates of its checkpoint
 GOES_ON = "reproduce: goes on after updates "
+KEPT_LINES = re.compile(rf"^\S+ \S+ \| INFO \| (?!fairseq_cli\.train \| \{{|train_inner)|^{GOES_ON}")
 
 
 def numbers(line: str) -> Dict[str, float]:

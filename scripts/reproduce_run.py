@@ -6,7 +6,6 @@ Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an inter
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
@@ -20,6 +19,8 @@ from types import SimpleNamespace
 from typing import List, Optional, Sequence, Tuple
 
 import reproduce_results
+from reproduce_calls import Calls
+from reproduce_checkpoints import LAST, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
 from reproduce_process import allocator, alone, call, relative
@@ -27,7 +28,7 @@ from reproduce_training import ON_CPU, Settings, Training
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
-LAST, WALL = "checkpoint_last.pt", "wall.txt"
+FLAGS = "flags.json"
 NO_SPACE = 2**20  # bytes: with fewer free ones no checkpoint is written
 
 
@@ -49,16 +50,21 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
             where = environment(training.settings, "scripts/benchmark.py")
-            return write(training, timed(training, lock), "", where)
+            from_here = {"commit": where.pop("commit"), "modified": bool(where.pop("changed_files"))}
+            return write(training, timed(training, lock), "", {**from_here, "environment": where})
         return trained(training, evaluations, lock)
 
 
 def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: int) -> dict:
     """As :func:`carry_out`, of a training by fairseq."""
-    started, clock, log = datetime.datetime.now(), time.monotonic(), training.folder / "train.log"
+    clock, log = time.monotonic(), training.folder / "train.log"
     command, flags = training.schedule.script or "fairseq-train", training.train_flags()
     program = command.removeprefix("fairseq-")
-    where = environment(training.settings, program)
+    mended = mend(training.folder)
+    if mended:
+        print(f"{training.name}: {mended}\n", end="", flush=True)
+    check_flags(training, flags)
+    calls = Calls(training.folder, saved(training.folder)[0], log, environment(training.settings, program))
     before = begun(training, flags, log)
     code, said = 0, ""
     if not whole_already(training):
@@ -70,39 +76,49 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     check_tokens(training, scores)
     valid = score(training, training.score_flags((), "valid"), lock)
     whole = before + said
+    came = described(training, whole, said)
+    made = calls.ended(time.monotonic() - clock, came["updates"])
+    seconds = {"train": round(saved(training.folder)[1], 1), "wall": made.pop("wall")}
     found = {
-        **described(training, whole, said), "curve": curve(whole), "valid": valid, "test": scores,
-        "seconds": {"train": round(saved(training.folder)[1], 1), "wall": wall(training, time.monotonic() - clock)},
+        **came, "curve": curve(whole), "valid": valid, "test": scores, "seconds": seconds,
         "commands": {"train": [command, *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
-        "started": started.isoformat(timespec="seconds"),
+        "started": made.pop("started"),
     }  # fmt: skip
-    return write(training, found, whole, where)
+    return write(training, found, whole, made)
+
+
+def check_flags(training: Training, flags: List[str]) -> None:
+    """
+    Raises:
+        Refused: it was begun with other flags (the data may lie elsewhere, and the device differ).
+    """
+    if not (training.folder / LAST).is_file():
+        return
+    try:
+        before = json.loads((training.folder / FLAGS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    if before != compared(flags):
+        said = "not known" if before is None else " ".join(map(str, before))
+        raise Refused(
+            f"{training.name} was begun with other flags ({said}): remove {relative(training.folder)} to begin anew"
+        )
+
+
+def compared(flags: List[str]) -> List[str]:
+    """Those that have to stay as they were."""
+    return [flag for flag in flags[1:] if flag not in ON_CPU]
 
 
 def begun(training: Training, flags: List[str], log: Path) -> str:
     """The log of what was trained before, to which a line is added that says how much of it counts; without a
-    checkpoint none of it does, and it is put aside.
-
-    Raises:
-        Refused: it was begun with other flags (the data may lie elsewhere, and the device differ).
-    """
-    kept, wanted = training.folder / "flags.json", [flag for flag in flags[1:] if flag not in ON_CPU]
+    checkpoint none of it does, and it is put aside."""
     if not (training.folder / LAST).is_file():
         if log.is_file():
             os.replace(log, log.with_suffix(".old.log"))
-        (training.folder / WALL).unlink(missing_ok=True)
-        kept.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+        (training.folder / FLAGS).write_text(json.dumps(compared(flags)) + "\n", encoding="utf-8")
         return ""
-    try:
-        flags_before = json.loads(kept.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        flags_before = None
-    if flags_before != wanted:
-        said = "not known" if flags_before is None else " ".join(map(str, flags_before))
-        raise Refused(
-            f"{training.name} was begun with other flags ({said}): remove {relative(training.folder)} to begin anew"
-        )
     updates, _ = saved(training.folder)
     cut_to_lines(log)
     with log.open("a", encoding="utf-8") as file:
@@ -118,15 +134,6 @@ def cut_to_lines(log: Path) -> None:
         log.write_bytes(text[: text.rfind(b"\n") + 1])
 
 
-def wall(training: Training, seconds: float) -> float:
-    """Seconds of all calls that came to their end, this one with them: training, validation and scoring."""
-    file = training.folder / WALL
-    with contextlib.suppress(OSError, ValueError):
-        seconds += float(file.read_text(encoding="utf-8"))
-    file.write_text(f"{seconds:.1f}\n", encoding="utf-8")
-    return round(seconds, 1)
-
-
 def whole_already(training: Training) -> bool:
     """Whether all updates of the schedule are made, and only the scoring is missing. fairseq-train notices that after
     an update: it would make one more (the end of epochs it notices before)."""
@@ -140,28 +147,6 @@ def budget(training: Training) -> List[str]:
         return []
     hours = (saved(training.folder)[1] + training.settings.budget) / 3600
     return ["--stop-time-hours", f"{max(hours, 1e-6):.6f}"]
-
-
-def saved(folder: Path) -> Tuple[int, float]:
-    """Updates and fairseq's count of the training time in the last checkpoint; 0 without one.
-
-    Raises:
-        Refused: it is damaged.
-    """
-    path = folder / LAST
-    if not path.is_file():
-        return 0, 0.0
-    import torch
-
-    import rntn_plugins  # noqa: F401 (lets torch load fairseq's checkpoints)
-
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        seconds = float(state["extra_state"].get("previous_training_time", 0.0))
-        return int(state["optimizer_history"][-1]["num_updates"]), seconds
-    except Exception as error:  # torch raises many kinds
-        what = next(iter(str(error).splitlines()), type(error).__name__) if path.stat().st_size else "it is empty"
-        raise Refused(f"{relative(path)} is damaged ({what}): remove {relative(folder)} to begin anew") from None
 
 
 def score(training: Training, flags: List[str], lock: int) -> dict:
@@ -251,7 +236,7 @@ def environment(settings: Settings, command: str) -> dict:
     import benchmark
 
     asked = SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu")
-    return {**benchmark.environment(asked), "allocator": allocator(command)}
+    return {**benchmark.environment(asked, (*benchmark.CODE, "tasks")), "allocator": allocator(command)}
 
 
 def earlier(training: Training) -> Optional[dict]:
@@ -263,26 +248,31 @@ def earlier(training: Training) -> Optional[dict]:
     return reproduce_results.read(training.result).data if training.result.is_file() else None
 
 
-def write(training: Training, found: dict, log: str, where: dict) -> dict:
+def write(training: Training, found: dict, log: str, made: dict) -> dict:
     """The result's file, unless there is one of a training that went further.
 
     Args:
-        where: :func:`environment` when the training started.
+        made: ``commit``, ``modified``, ``environment`` and, of a training in several, ``calls``.
     """
     result = {
         "schema": 1, "run": training.run.id, "recipe": training.schedule.recipe, "arch": training.run.arch,
         "schedule": training.settings.kind, "seed": training.seed, "metric": training.schedule.metric, **found,
-        "finished": datetime.datetime.now().isoformat(timespec="seconds"), "commit": where.pop("commit"),
-        "modified": bool(where.pop("changed_files")), "environment": where,
+        "finished": datetime.datetime.now().isoformat(timespec="seconds"), **made,
     }  # fmt: skip
     file, before = training.result, earlier(training)
     if before and further(before, result):
         return {**before, "kept": True}
-    if log:  # before the file that says it is whole
-        file.with_suffix(".log").write_text(kept_lines(log, bool(training.schedule.script)), encoding="utf-8")
-    part = file.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    os.replace(part, file)
+    files = {file.with_suffix(".log"): kept_lines(log, bool(training.schedule.script))} if log else {}
+    files[file] = json.dumps(result, indent=1) + "\n"  # the last: it says that all is there
+    parts = {each.with_name(f"{each.name}.part"): each for each in files}
+    try:
+        for part, each in parts.items():
+            part.write_text(files[each], encoding="utf-8")
+        for part, each in parts.items():
+            os.replace(part, each)
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
     return result
 
 

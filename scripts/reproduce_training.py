@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
+from reproduce_checkpoints import BEST
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
 from reproduce_process import relative
 from reproduce_results import length_flags
 
-BEST = "checkpoint_best.pt"
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
 #: sentence take 1.25 times as long, see docs/performance.md).
 ON_CPU = ("--cpu", "--num-workers=0")

@@ -21,6 +21,8 @@ sys.path.insert(0, str(ROOT / "tests" / "cli"))
 import benchmark  # noqa: E402
 import commands  # noqa: E402
 import reproduce  # noqa: E402
+import reproduce_calls  # noqa: E402
+import reproduce_checkpoints  # noqa: E402
 import reproduce_logs  # noqa: E402
 import reproduce_manifest  # noqa: E402
 import reproduce_process  # noqa: E402
@@ -179,17 +181,79 @@ def test_train_score_and_write_down(place, corpus, capsys):
     assert reproduce.main(["list", "two"]) == 0 and "\n    P Figure 1\n" in capsys.readouterr().out
 
 
-def test_whose_code_it_was(place):
-    settings = reproduce.Settings("paper", {}, None, 1, False)
-    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+def training_of(place, kind="paper"):
+    return reproduce.Training(reproduce_manifest.load().runs["one"], 1, reproduce.Settings(kind, {}, None, 1, False))
+
+
+def call_of(place, updates, commit="abc1234", changed=0, **more):
+    where = {"commit": commit, "changed_files": changed, "processor": "x", **more}
+    folder = training_of(place).folder
+    folder.mkdir(parents=True, exist_ok=True)
+    return reproduce_calls.Calls(folder, updates, folder / "train.log", where)
+
+
+@pytest.mark.parametrize("changed", [0, 2])
+def test_whose_code_it_was(place, changed):
+    training = training_of(place)
     training.result.parent.mkdir()
-    found = {"complete": True, "of_schedule": 1.0, "updates": 1}
-    for changed in (0, 2):
-        where = {"commit": "abc1234", "changed_files": changed, "processor": "x"}
-        written = reproduce_run.write(training, {**found, "updates": 1 + changed}, "", where)
-        assert written["commit"] == "abc1234" and written["modified"] == (changed > 0)
-        assert written["environment"] == {"processor": "x"} and result(place, "one.paper.seed1") == written
-        training.result.unlink()
+    made = call_of(place, 0, changed=changed).ended(12.34, 5)
+    assert made.pop("wall") == 12.3
+    written = reproduce_run.write(training, {"complete": True, "of_schedule": 1.0, "updates": 5}, "", made)
+    assert written["commit"] == "abc1234" and written["modified"] == (changed > 0) and written["calls"] == []
+    assert written["environment"] == {"processor": "x"} and result(place, "one.paper.seed1") == written
+
+
+def test_all_calls_of_a_training_are_told(place):
+    """Those whose updates count, and the one that scored; the code is that of the last that trained."""
+    log = training_of(place).folder / "train.log"
+    call_of(place, 0, "first", changed=1)  # killed
+    log.write_text("to its last line")
+    os.utime(log, (time.time() + 100,) * 2)
+    call_of(place, 100, "second").ended(7, 100)  # no update
+    call_of(place, 100, "third").ended(8, 150)
+    made = call_of(place, 150, "fourth").ended(2, 150)
+    assert [(each["commit"], each["updates"]) for each in made["calls"]] == [
+        ("first", 0), ("third", 100), ("fourth", 150),
+    ]  # fmt: skip
+    assert made["commit"] == "third" and made["modified"] is True and 110 < made["wall"] < 120
+    assert made["started"] == made["calls"][0]["started"]
+    made = call_of(place, 40, "fifth").ended(1, 60)  # from an older checkpoint: what was made after it is lost
+    assert [each["commit"] for each in made["calls"]] == ["first", "fifth"]
+    assert call_of(place, 0, "sixth").ended(1, 9)["calls"] == []  # anew
+
+
+@pytest.mark.parametrize("damage", [None, "", "[", "[3]", '{"a": 1}', "[]", '[{"commit": "x"}]'])
+def test_calls_that_nothing_is_known_of(place, damage):
+    """Of a training that was begun before they were written down, or whose file is damaged."""
+    call_of(place, 0).ended(1, 5)
+    file = training_of(place).folder / "calls.json"
+    file.unlink() if damage is None else file.write_text(damage)
+    made = call_of(place, 5, "known").ended(1, 9)
+    assert made["calls"][0] == reproduce_calls.UNKNOWN and len(made["calls"]) == 2 and made["commit"] == "known"
+    assert made["modified"] is None and made["started"] is None and made["wall"] is None
+
+
+def test_a_damaged_checkpoint_gives_way_to_a_whole_one(tmp_path):
+    """fairseq copies the file that it wrote: a process that is killed leaves a part of it."""
+    mend, last = reproduce_checkpoints.mend, tmp_path / "checkpoint_last.pt"
+    assert mend(tmp_path) is None and reproduce_checkpoints.saved(tmp_path) == (0, 0.0)
+    for name, updates in (("1_20", 20), ("best", 30), ("last", 30)):
+        state = {"optimizer_history": [{"num_updates": updates}], "extra_state": {"previous_training_time": 2.5}}
+        torch.save({**state, "model": torch.ones(9999)}, tmp_path / f"checkpoint_{name}.pt")
+    assert mend(tmp_path) is None
+    whole = last.read_bytes()
+    last.write_bytes(whole[:20000])
+    with pytest.raises(Refused, match="checkpoint_last.pt is damaged"):
+        reproduce_checkpoints.saved(tmp_path)
+    assert "checkpoint_best.pt took its place, of after 30 updates" in mend(tmp_path)
+    assert reproduce_checkpoints.saved(tmp_path) == (30, 2.5)
+    for name in ("best", "last"):
+        (tmp_path / f"checkpoint_{name}.pt").write_bytes(whole[:20000])
+    assert "checkpoint_1_20.pt took its place" in mend(tmp_path)
+    assert reproduce_checkpoints.saved(tmp_path) == (20, 2.5) and not list(tmp_path.glob("*.part"))
+    for each in tmp_path.iterdir():
+        each.write_bytes(b"")
+    assert mend(tmp_path) is None
 
 
 def test_a_budget_is_added_to_what_there_is(place, monkeypatch):
@@ -198,15 +262,6 @@ def test_a_budget_is_added_to_what_there_is(place, monkeypatch):
     assert reproduce_run.budget(training) == ["--stop-time-hours", "0.500000"]
     monkeypatch.setattr(reproduce_run, "saved", lambda folder: (7, 3600.0))
     assert reproduce_run.budget(training) == ["--stop-time-hours", "1.500000"]
-
-
-def test_the_time_of_all_calls_counts(place):
-    settings = reproduce.Settings("paper", {}, None, 1, False)
-    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
-    training.folder.mkdir(parents=True)
-    assert [reproduce_run.wall(training, seconds) for seconds in (7.0, 2.5)] == [7.0, 9.5]
-    reproduce_run.begun(training, ["x"], training.folder / "train.log")  # anew, as there is no checkpoint
-    assert reproduce_run.wall(training, 1.0) == 1.0
 
 
 CONFIG = "2026-01-01 10:00:00 | INFO | fairseq_cli.train | {'optimization': {'max_update': 0, 'stop_time_hours': 0}}\n"
@@ -244,6 +299,7 @@ def test_a_log_that_ends_within_a_line(place, tmp_path, unfinished):
     training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
     training.folder.mkdir(parents=True)
     flags, log = training.train_flags(), training.folder / "train.log"
+    reproduce_run.check_flags(training, flags)
     reproduce_run.begun(training, flags, log)
     state = {"optimizer_history": [{"num_updates": 20}], "extra_state": {}}
     torch.save(state, training.folder / "checkpoint_last.pt")
@@ -279,7 +335,8 @@ def test_damaged_files(place, corpus, capsys):
     file.write_text(whole)
     (folder / "flags.json").unlink()
     assert reproduce.main(run) == 1 and "begun with other flags (not known)" in capsys.readouterr().out
-    (folder / "checkpoint_last.pt").write_text("not a checkpoint")
+    for name in ("last", "best"):
+        (folder / f"checkpoint_{name}.pt").write_text("not a checkpoint")
     (folder / "flags.json").write_text(json.dumps([flag for flag in json.loads(whole)["commands"]["train"][2:]
                                                    if flag not in ("--cpu", "--num-workers=0")]))  # fmt: skip
     assert reproduce.main(run) == 1
@@ -288,6 +345,19 @@ def test_damaged_files(place, corpus, capsys):
     (folder / "checkpoint_last.pt").write_bytes(b"")
     assert reproduce.main(run) == 1
     assert "checkpoint_last.pt is damaged (it is empty): remove" in capsys.readouterr().out
+
+
+def test_a_checkpoint_that_was_cut_off(place, corpus, capsys):
+    run = ["run", "one", "--data", f"tiny={corpus}"]
+    assert reproduce.main([*run, "--budget", "0.01s"]) == 0
+    last = place / "runs" / "one.paper.seed1" / "checkpoint_last.pt"
+    last.write_bytes(last.read_bytes()[:3000])
+    assert reproduce.main(run) == 0
+    assert "one.paper.seed1: checkpoint_last.pt was damaged (" in capsys.readouterr().out
+    whole = result(place, "one.paper.seed1")
+    assert whole["complete"] and [each["updates"] == 0 for each in whole["calls"]] == [True, False]
+    log = (place / "results" / "one.paper.seed1.log").read_text()
+    assert f"{reproduce_logs.GOES_ON}{whole['calls'][1]['updates']}\n" in log
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -416,6 +486,7 @@ def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
         if cuda:
             state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {}}
             torch.save(state, training.folder / "checkpoint_last.pt")
+        reproduce_run.check_flags(training, flags)
         said = reproduce_run.begun(training, flags, training.folder / "train.log")
     assert said == f"{reproduce_logs.GOES_ON}7\n"
 
