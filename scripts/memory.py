@@ -138,6 +138,8 @@ def check_outputs(args: Namespace) -> None:
     check_picture("--out", args.out)
     if args.json:
         check_file("--json", args.json)
+        if Path(args.json).resolve() == Path(args.out).resolve():
+            raise ValueError(f"--json {args.json} and --out are the same file")
     try:
         import matplotlib
     except ImportError:

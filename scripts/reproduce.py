@@ -30,8 +30,8 @@ from typing import List, Optional
 import reproduce_manifest as manifests
 from outputs import reader_gone
 from reproduce_logs import curve
-from reproduce_manifest import KINDS, METRICS, Manifest, Refused
-from reproduce_process import relative, start_anew, stop_all, take_gpu
+from reproduce_manifest import KINDS, METRICS, SEEDS, Manifest, Refused
+from reproduce_process import at_work, relative, start_anew, stop_all, take_gpu
 from reproduce_run import carry_out, earlier
 from reproduce_tables import length
 from reproduce_training import Settings, Training
@@ -61,8 +61,8 @@ def positive(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    if not text.isdigit() or int(text) >= 2**32:  # numpy's bound
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {2**32 - 1}")
+    if not text.isdigit() or int(text) >= SEEDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0 to {SEEDS - 1}")
     return int(text)
 
 
@@ -221,7 +221,9 @@ def state(training: Training) -> tuple:
     log = training.folder / "train.log"
     if log.is_file():
         points = curve(log.read_text(encoding="utf-8", errors="replace"))
-        return "begun", f"begun, {points[-1]['updates'] if points else 0:,} updates; run it again to go on"
+        who = at_work(training.folder)
+        then = f"{who} is at work on it" if who else "run it again to go on"
+        return "begun", f"begun, {points[-1]['updates'] if points else 0:,} updates; {then}"
     return "not run", ""
 
 

@@ -30,6 +30,7 @@ class Judged:
         said: the same in words, with the seeds or the reason.
         longer: of either side a longer training than the one compared, to which the other side has no equal.
         shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise.
+        mixed: whether not every seed (or median of a time) says what their mean does.
         curves: of a claim about epochs, by epoch the mean over the seeds of what either side's validations said; the
             means of ``better`` and ``worse`` are those of the last epoch then.
     """
@@ -42,6 +43,7 @@ class Judged:
     longer: Tuple[Measured, ...] = ()
     curves: Tuple[Dict[int, float], ...] = ()
     shorter: Optional[Judged] = None
+    mixed: bool = False
 
     @property
     def whole(self) -> bool:
@@ -95,6 +97,7 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         return None, reason
     held = sum(agree(claim, [numbers(claim, *each) for each in zip(pair, scored)], lower) for pair in pairs)
     paired = all(same_seed(manifest, *pair) for pair in pairs)
+    mixed = paired and held != (len(pairs) if holds else 0)
     said = in_words(holds, held, len(pairs), paired, "median" if metric == "seconds" else "seed")
     better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
     if "epochs" in claim:
@@ -102,7 +105,8 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
                          for side in (better, worse))  # fmt: skip
         said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
-    return Judged(claim, better, worse, holds, said, curves=tuple(curves) if "epochs" in claim else ()), None
+    curves = curves if "epochs" in claim else []
+    return Judged(claim, better, worse, holds, said, curves=tuple(curves), mixed=mixed), None
 
 
 def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:

@@ -61,6 +61,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -82,6 +83,8 @@ SCORING = ("eval-lm", "generate")
 CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
 HEADLINES = "headlines"
+SEEDS = 2**32  # numpy's bound
+LARGEST = 1e15  # no number of a paper, schedule or corpus is; a whole number may have hundreds of digits in TOML
 
 
 class Refused(Exception):
@@ -229,7 +232,9 @@ def load(folder: Path = ROOT / "tasks") -> Manifest:
     for file in files:
         try:
             add(manifest, file)
-        except (AttributeError, KeyError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
+        except RecursionError:
+            raise Refused(f"{file}: nested too deeply") from None
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError, tomllib.TOMLDecodeError) as error:
             what = f"{error} is missing" if isinstance(error, KeyError) else error
             raise Refused(f"{file}: {what}") from None
     check(manifest)
@@ -253,8 +258,11 @@ def add(manifest: Manifest, file: Path) -> None:
         known(entry, "id", "arch", "schedule", "flags", "once_default", "seeds")
         named(entry["id"])
         seeds = entry.get("seeds", [1])
-        if not isinstance(seeds, list) or not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds):
-            raise ValueError(f"seeds = {seeds!r} of run {entry['id']!r} must be whole numbers from 0, one at least")
+        able = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed < SEEDS for seed in seeds)
+        if not able or not seeds:
+            raise ValueError(
+                f"seeds = {seeds!r} of run {entry['id']!r} must be whole numbers from 0 to {SEEDS - 1}, one at least"
+            )
         flags, once_default = (words(entry.get(name, "")) for name in ("flags", "once_default"))
         manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
@@ -294,13 +302,23 @@ def read_figure(figure: dict) -> None:
             raise ValueError(f"runs = {runs!r} of figure {figure['id']!r} must be a list of names")
     elif figure["kind"] == "sweep":
         complete(figure, "series")
+        if not isinstance(figure["series"], list) or not figure["series"]:
+            raise ValueError(f"figure {figure['id']!r} has no series")
         for series in figure["series"]:
             complete(series, "label", "points")
+            texts(series, "label")
             points = series["points"]
-            if not all(isinstance(each, list) and len(each) == 2 and isinstance(each[1], str) for each in points):
-                raise ValueError(f"the points of figure {figure['id']!r} must be [x, run] each")
+            if not isinstance(points, list) or not points or not all(map(is_point, points)):
+                raise ValueError(f"the points of figure {figure['id']!r} must be [x, run] each, with a number x")
     else:
         raise ValueError(f"figure {figure['id']!r}: kind {figure['kind']!r} is neither 'curves' nor 'sweep'")
+
+
+def is_point(given: Any) -> bool:
+    """``[x, run]``"""
+    if not (isinstance(given, list) and len(given) == 2 and isinstance(given[1], str)):
+        return False
+    return type(given[0]) in (int, float) and abs(given[0]) < LARGEST
 
 
 def read_claim(claim: dict) -> None:
@@ -388,8 +406,12 @@ def complete(entry: dict, *names: str) -> None:
 def above_zero(entry: dict, *names: str) -> None:
     for name in names:
         value = entry.get(name)
-        if value is not None and not (type(value) in (int, float) and value > 0):
-            raise ValueError(f"{name} = {value!r} must be a number above 0")
+        if value is not None and not (type(value) in (int, float) and 0 < value < LARGEST):
+            raise ValueError(f"{name} = {shortly(value)} must be a number above 0, and less than {LARGEST:g}")
+
+
+def shortly(value: Any) -> str:
+    return f"{value!r:.60}"
 
 
 def named(name: str) -> None:
@@ -409,7 +431,12 @@ def known(entry: dict, *names: str) -> None:
 
 
 def check(manifest: Manifest) -> None:
-    """That all runs that are named exist, in whatever file."""
+    """That all runs that are named exist, in whatever file, nothing is there twice, and claims say which is better."""
+    unique("row", [(row.paper, row.table, row.row, row.column, row.run, *row.evaluate) for row in manifest.rows])
+    unique("figure", [(figure["id"],) for figure in manifest.figures])
+    compared = ("paper", "text", "better", "worse")
+    unique("claim", [(*(each[name] for name in compared), each.get("epochs", ""), *each["evaluate"])
+                     for each in manifest.claims])  # fmt: skip
     for row in manifest.rows:
         if row.run not in manifest.runs:
             raise Refused(f"{row.paper} {row.table}, {row.row}: unknown run {row.run!r}")
@@ -421,6 +448,23 @@ def check(manifest: Manifest) -> None:
         for name in ("better", "worse"):
             if claim[name] not in manifest.runs:
                 raise Refused(f"claim {claim['text']!r}: unknown run {claim[name]!r}")
+        metric = manifest.runs[claim["better"]].schedule.metric
+        wrong = ">≥" if METRICS[metric][1] else "<≤"
+        if any(sign in claim["text"] for sign in wrong):
+            raise Refused(
+                f"claim {claim['text']!r}: the first run has the better number, which of {metric!r} is the "
+                f"{'lower' if METRICS[metric][1] else 'higher'}"
+            )
         if claim["evaluate"] not in manifest.evaluations(claim["better"]):
             flags = " ".join(claim["evaluate"])
             raise Refused(f"claim {claim['text']!r}: no row has {claim['better']!r} scored with {flags}")
+
+
+def unique(what: str, keys: List[Tuple[Any, ...]]) -> None:
+    """
+    Raises:
+        Refused: one is there twice.
+    """
+    for key, count in Counter(keys).items():
+        if count > 1:
+            raise Refused(f"{what} {', '.join(filter(None, map(str, key)))}: there {count} times")

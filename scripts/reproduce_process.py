@@ -13,6 +13,7 @@ from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 
 from reproduce_manifest import ROOT, Refused
 
+LOCK = "lock"
 COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
 #: with these glibc keeps memory that was freed, and torch asks for large pages: gradients and AdaGrad's intermediate
 #: results, tens of MB, are asked for again in every update, and clearing new pages takes long
@@ -107,12 +108,29 @@ def alone(folder: Path) -> Iterator[int]:
         Refused: another process is at work in the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with (folder / LOCK).open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Refused(f"another process is at work in {relative(folder)}") from None
+            raise Refused(f"{at_work(folder) or 'another process'} is at work in {relative(folder)}") from None
+        lock.truncate(0)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
         yield lock.fileno()
+
+
+def at_work(folder: Path) -> Optional[str]:
+    """Who is at work in a folder: ``process 123, or a command that it left,``; ``None``: nobody is."""
+    try:
+        with (folder / LOCK).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            except BlockingIOError:
+                number = lock.read(20).strip()
+                return f"process {number}, or a command that it left," if number.isdigit() else "another process"
+    except OSError:
+        return None
 
 
 def relative(path: Path) -> str:

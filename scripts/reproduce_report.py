@@ -125,6 +125,11 @@ def machines(results: Results) -> str:
     changed = sum(bool(each.data.get("modified")) for each in results.all)
     if changed:
         lines.append(f"- of these, made with files that were not committed: {changed}")
+    several = sum(each.interrupted for each in results.all)
+    unknown = sum(each.unknown_calls for each in results.all)
+    if several:
+        known = f"; of {unknown} the file does not tell the code and machine of all" if unknown else ""
+        lines.append(f"- of these, trained in several calls of the script: {several}{known}")
     return "\n".join(["Measured on:", "", *lines])
 
 
@@ -153,9 +158,12 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     decided = [each for each in chosen if each.holds is not None and each.better.results[0].metric != "seconds"]
     several = sum(each.seeds > 1 for each in decided)
     others = sum(each.seeds == 1 and each.shorter is not None for each in decided)
+    mixed = sum(bool(each.holds) and each.mixed for each in chosen)
+    in_mean = f" ({mixed} of these in the mean of the seeds, not with each)" if mixed else ""
+    fewer = f", and {others} more after fewer epochs" if others else ""
     said = (
-        f"Of {len(chosen)}: {hold} hold, {fail} not, {open_} open. By more than one seed: {several} of {len(decided)}"
-        f"{f', and {others} more after fewer epochs' if others else ''}. "
+        f"Of {len(chosen)}: {hold} hold{in_mean}, {fail} not, {open_} open. "
+        f"By more than one seed: {several} of {len(decided)}{fewer}. "
         "All comparisons are under [Claims](#claims)."
     )
     return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen), said]

@@ -6,6 +6,7 @@ that of a shorter form in ``tasks/*/rows.toml``, its *share* how much of the pap
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 import re
@@ -80,6 +81,24 @@ class Result:
             best = value if best is None else better(value, best)  # in this order: NaN, then what follows it
             found = place if value == best else found
         return found
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was trained in several calls, which older files do not say: it took longer then than from the
+        start of the last one to its end."""
+        if "calls" in self.data:
+            return len(self.data["calls"]) > 1
+        train, ends = self.data.get("seconds", {}).get("train"), [self.data.get(key) for key in ("started", "finished")]
+        if not train or not all(ends):
+            return False
+        started, finished = map(datetime.datetime.fromisoformat, ends)
+        return (finished - started).total_seconds() < train
+
+    @property
+    def unknown_calls(self) -> bool:
+        """Whether of some of them commit and machine are not known."""
+        calls = self.data.get("calls")
+        return self.interrupted if calls is None else any(call["commit"] is None for call in calls)
 
     @property
     def command(self) -> List[str]:
@@ -248,10 +267,12 @@ def numbers_of(result: Result) -> Iterator[Tuple[str, Any]]:
     """All that has to be a number, and what it is."""
     data, where = result.data, result.data.get("environment", {})
     known = [("parameters", data.get("parameters")), *((name, where.get(name)) for name in ("cores", "threads"))]
+    yield from ((name, data[name]) for name in ("seed", "updates"))
     yield from ((name, value) for name, value in known if value is not None)
     for scores in (result.test[""], *result.test.values()):
         yield "test", scores[key_of(result.metric)]
     for point in result.curve:
+        yield from ((f"{name} of the curve", point[name]) for name in ("epoch", "updates"))
         for subset in ("train", "valid"):
             yield from ((subset, value) for value in dict(point.get(subset, {})).values())
 
@@ -299,6 +320,12 @@ def understood(file: Path, data: Any) -> Result:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{name}: {value!r} is no number")
         float(value)  # OverflowError: a whole number of hundreds of digits
+    for call in data.get("calls", []):
+        if type(call["updates"]) is not int or not isinstance(call["commit"] or "", str):
+            raise ValueError("updates or commit of a call: no whole number, or no text")
+    if not isinstance(data.get("seconds", {}).get("train") or 0.0, (int, float)):
+        raise ValueError("the seconds of the training are no number")
+    result.interrupted  # noqa: B018 (ValueError: started or finished is no time)
     if not (isinstance(result.command, list) and all(isinstance(word, str) for word in result.command)):
         raise ValueError("the command of the training is no list of words")
     return result

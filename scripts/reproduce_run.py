@@ -24,7 +24,7 @@ from reproduce_checkpoints import LAST, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
 from reproduce_process import allocator, alone, call, relative
-from reproduce_training import ON_CPU, Settings, Training
+from reproduce_training import ON_CPU, Settings, Training, digests
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -83,6 +83,7 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         **came, "curve": curve(whole), "valid": valid, "test": scores, "seconds": seconds,
         "commands": {"train": [command, *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
+        "data": {"name": training.schedule.data, "sha256": digests(ROOT / training.data)},
         "started": made.pop("started"),
     }  # fmt: skip
     return write(training, found, whole, made)

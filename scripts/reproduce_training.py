@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,38 @@ from reproduce_results import length_flags
 ON_CPU = ("--cpu", "--num-workers=0")
 
 
+#: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is scored
+PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
+
+
 def test_tokens(folder: Path) -> Optional[int]:
-    """How many the test set of a binarised folder has, as the script that made it wrote down; ``None``: not known."""
-    for name, key in (("prepare_lm.json", "tokens"), ("prepare_conllu.json", "words")):
+    """How many the test set of a binarised folder has, as the script that made it wrote down, or by the index of a
+    language model's; ``None``: not known."""
+    for name, _, key in PREPARED:
         try:
             return json.loads((folder / name).read_text(encoding="utf-8"))["statistics"]["test"][key]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return None
+    if not (folder / "test.idx").is_file():
+        return None
+    from rntn_plugins.data.binarised import load_binarised
+
+    try:
+        split = load_binarised(str(folder / "test"), None)  # kept: sizes are of its file in memory
+        return None if split is None else int(split.sizes.sum())
+    except ValueError as error:
+        raise Refused(str(error)) from None
+
+
+def digests(folder: Path) -> Dict[str, str]:
+    """SHA-256 of every split's text, as the script that binarised it wrote down, or else of the binarised files."""
+    for name, key, _ in PREPARED:
+        try:
+            found = json.loads((folder / name).read_text(encoding="utf-8"))[key]
+            return {split: digest for split, digest in found.items() if digest}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.bin"))}
 
 
 @dataclass(frozen=True)

@@ -423,6 +423,15 @@ def test_numbers_that_are_not_known():
     assert script.names_of(["a/lstm/best.pt", "b/lstm/best.pt"]) == ["a/lstm/best.pt", "b/lstm/best.pt"]
 
 
+@pytest.mark.parametrize("now, why", [(0.0, "a token does not move the output at all"), (math.nan, "has diverged"),
+                                      (math.inf, "has diverged")])  # fmt: skip
+def test_models_without_an_influence(now, why):
+    """Shares of nothing are not said to fall."""
+    norms = torch.tensor([[now] * 20, [0.0 if now == 0 else now] * 20])
+    entry = report.describe(memory.Analysis(norms, (memory.Layer("LSTM", *[None] * 6),)))
+    assert why in report.summary({"name": "x", **entry}) and "falls" not in report.summary({"name": "x", **entry})
+
+
 def refused(capsys, *arguments) -> str:
     assert script.main([str(argument) for argument in arguments]) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.endswith("positions")]
@@ -443,6 +452,9 @@ def test_errors(trained, tmp_path, capsys):
     assert "Dataset not found: dev" in refused(capsys, sentences, tagger, "--subset", "dev")
     assert "--lags 0 must be at least 1" in refused(capsys, data, checkpoint, "--lags", 0)
     assert f"--json {tmp_path} is a folder" in refused(capsys, data, checkpoint, "--json", tmp_path)
+    same = ("--json", tmp_path / "m.svg", "--out", tmp_path / "x" / ".." / "m.svg")
+    (tmp_path / "x").mkdir()
+    assert "--out are the same file" in refused(capsys, data, checkpoint, *same)
     assert "must end with one of .png, .svg, .pdf" in refused(capsys, data, checkpoint, "--out", "memory.txt")
     assert "--json nowhere/m.json: there is no folder nowhere" in refused(
         capsys, data, checkpoint, "--json", "nowhere/m.json"

@@ -1,6 +1,7 @@
 """Rows of a small manifest, trained and scored by the real commands."""
 
 import contextlib
+import hashlib
 import json
 import os
 import random
@@ -27,6 +28,7 @@ import reproduce_logs  # noqa: E402
 import reproduce_manifest  # noqa: E402
 import reproduce_process  # noqa: E402
 import reproduce_run  # noqa: E402
+import reproduce_training  # noqa: E402
 from reproduce_manifest import Refused, merged  # noqa: E402
 
 ROWS = """
@@ -82,6 +84,9 @@ text = "GRU < Elman"
 better = "two"
 worse = "one"
 """
+
+
+SWEEP = 'kind = "sweep"\nseries = [{{label = "f", points = [{}]}}]'
 
 
 def call_forked(command, flags, threads, log, lock=None):
@@ -179,6 +184,12 @@ def test_train_score_and_write_down(place, corpus, capsys):
     assert "one  (elman_lm; tiny; 8 epochs, short 2 epochs)" in said and "Elman, test PPL: 5.5" in said
     assert "two" not in said
     assert reproduce.main(["list", "two"]) == 0 and "\n    P Figure 1\n" in capsys.readouterr().out
+
+
+COMPLETE = {
+    "complete": True, "stopped": "schedule", "epochs": 8.0, "of_schedule": 1.0, "of_paper": 1.0,
+    "test": {"": {"ppl": 3.0}},
+}  # fmt: skip
 
 
 def training_of(place, kind="paper"):
@@ -393,16 +404,55 @@ def test_a_form_of_the_schedule_that_is_not_there(place, corpus, capsys):
     assert not (place / "runs").exists()
 
 
-def test_another_corpus_is_refused(place, corpus, capsys):
-    rows = place / "tasks" / "tiny" / "rows.toml"
+def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch):
+    """Before the training, by what the binarising script wrote or by the index; at the latest when it is scored."""
+    rows, binarised = place / "tasks" / "tiny" / "rows.toml", tmp_path / "bin"
     rows.write_text("tokens = 99\n" + rows.read_text())
+    shutil.copytree(corpus, binarised)
+    run = ["run", "one", "--data", f"tiny={binarised}", "--schedule", "short"]
+    said = ": {:,} to score in its test set, 99 in that of tasks/tiny"
+    count = sum(len(line.split()) + 1 for line in (corpus.parent / "test.txt").read_text().splitlines())
+    assert reproduce.main(run) == 2 and said.format(count) in capsys.readouterr().err
+    (binarised / "prepare_lm.json").write_text('{"statistics": {"test": {"tokens": 98}}}')
+    assert reproduce.main(run) == 2 and said.format(98) in capsys.readouterr().err
+    (binarised / "prepare_lm.json").unlink()
+    (binarised / "test.idx").write_bytes(b"no index")
+    assert reproduce.main(run) == 2 and "bin/test is empty or damaged: " in capsys.readouterr().err
+    assert not (place / "runs").exists()
+    monkeypatch.setattr(reproduce_training, "test_tokens", lambda folder: None)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
     assert "is another corpus" in capsys.readouterr().out and not list((place / "results").iterdir())
-    (corpus / "prepare_lm.json").write_text('{"statistics": {"test": {"tokens": 98}}}')  # known before the training
-    shutil.rmtree(place / "runs")
-    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 2
-    assert "is another corpus: 98 to score in its test set, 99 in that of tasks/tiny" in capsys.readouterr().err
-    assert not (place / "runs").exists()
+
+
+def test_which_text_it_was(corpus, tmp_path):
+    """As the binarising script wrote down, or of the binarised files."""
+    found = reproduce_training.digests(corpus)
+    assert list(found) == ["test.bin", "train.bin", "valid.bin"]
+    assert found["test.bin"] == hashlib.sha256((corpus / "test.bin").read_bytes()).hexdigest()
+    (tmp_path / "prepare_lm.json").write_text("[]")
+    (tmp_path / "prepare_conllu.json").write_text('{"digests": {"train": "1f", "vectors": null}}')
+    assert reproduce_training.digests(tmp_path) == {"train": "1f"}
+
+
+def test_a_result_is_written_whole_or_not_at_all(place, monkeypatch):
+    """Its log too: of a result that was there before both stay."""
+    training, folder = training_of(place), place / "results"
+    folder.mkdir()
+    found, made = {**COMPLETE, "updates": 5}, call_of(place, 0).ended(1, 5)
+    reproduce_run.write(training, found, "2026-01-01 10:00:00 | INFO | first", made)
+    before = {file.name: file.read_text() for file in folder.iterdir()}
+    assert sorted(before) == ["one.paper.seed1.json", "one.paper.seed1.log"] and "first" in before[sorted(before)[1]]
+    usual = Path.write_text
+
+    def full(file, text, **more):
+        usual(file, text[:9], **more)
+        if ".json" in file.name:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        reproduce_run.write(training, {**found, "updates": 7}, "2026-01-01 10:00:00 | INFO | second", made)
+    assert {file.name: file.read_text() for file in folder.iterdir()} == before
 
 
 def test_results_that_cannot_be_written_are_no_surprise_after_training(place, corpus, monkeypatch, capsys):
@@ -492,9 +542,19 @@ def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
 
 
 def test_one_at_a_time(place, corpus, capsys):
-    with reproduce_process.alone(place / "runs" / "one.paper.seed1"):
-        assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
-    assert "another process is at work" in capsys.readouterr().out
+    folder = place / "runs" / "one.paper.seed1"
+    assert reproduce_process.at_work(folder) is None
+    for known in (True, False):
+        with reproduce_process.alone(folder):
+            (folder / "train.log").write_text("")
+            if not known:
+                (folder / "lock").write_text("")
+            who = f"process {os.getpid()}, or a command that it left," if known else "another process"
+            assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+            assert f"{who} is at work in " in capsys.readouterr().out
+            assert reproduce.main(["status"]) == 0 and f"0 updates; {who} is at work on it" in capsys.readouterr().out
+        assert reproduce_process.at_work(folder) is None
+    assert reproduce.main(["status"]) == 0 and "run it again to go on" in capsys.readouterr().out
 
 
 def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
@@ -508,7 +568,7 @@ def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
         thread.start()
         while not reproduce_process._going:
             time.sleep(0.01)
-    with pytest.raises(Refused, match="another process"), reproduce_process.alone(folder):
+    with pytest.raises(Refused, match="a command that it left"), reproduce_process.alone(folder):
         pass  # as if we had been killed: the command holds the lock
     reproduce_process.stop_all()
     thread.join(20)
@@ -625,6 +685,20 @@ def test_flags_replace_those_of_the_same_name():
     (("published = 5.5", 'published = "5.5"'), "published = '5.5' must be"),
     (("seeds = [1, 2]", 'seeds = ["a"]'), "must be whole numbers"),
     (("seeds = [1, 2]", "seeds = []"), "must be whole numbers"),
+    (("seeds = [1, 2]", "seeds = [4294967296]"), "must be whole numbers from 0 to 4294967295"),
+    (("published = 5.5", f"published = {'9' * 400}"), "published = 9+ must be a number above 0, and less than"),
+    (("epochs = 8", f"epochs = {'9' * 400}"), "epochs = 9+ must be a number above 0"),
+    (('runs = ["two"]', f"runs = {'[' * 5000}"), "nested too deeply"),
+    (('kind = "curves"\nruns = ["two"]', 'kind = "sweep"\nseries = []'), "figure 'f' has no series"),
+    (('kind = "curves"\nruns = ["two"]', SWEEP.format("")), "must be .x, run. each, with a number x"),
+    (('kind = "curves"\nruns = ["two"]', SWEEP.format('["a", "two"]')), "with a number x"),
+    (('kind = "curves"\nruns = ["two"]', SWEEP.format('[nan, "two"]')), "with a number x"),
+    (('kind = "curves"\nruns = ["two"]', SWEEP.format(f'[{"9" * 400}, "two"]')), "with a number x"),
+    (("[[claims]]", ROWS[ROWS.index("[[figures]]") : ROWS.index("[[claims]]")] + "[[claims]]"), "figure f: there 2 t"),
+    (("[[figures]]", ROWS[ROWS.index("[[rows]]") : ROWS.index("[[figures]]")] + "[[figures]]"),
+     "row P, Table 1, Elman, test PPL, one: there 2 times"),
+    (("[[claims]]", 2 * ROWS[ROWS.index("[[claims]]") :] + "[[claims]]"), "claim P, GRU < Elman, two, one: there"),
+    (('text = "GRU < Elman"', 'text = "GRU > Elman"'), "the better number, which of 'ppl' is the lower"),
     (("seeds = [1, 2]", "seeds = 1"), "must be whole numbers"),
     (('flags = "--hidden-size 6"', 'flags = ["--lr", "1"]'), "flags = .* must be some text"),
     (('schedule = "sgd"', "schedule = 3"), "schedule = 3 must be some text"),

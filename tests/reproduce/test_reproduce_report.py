@@ -189,7 +189,28 @@ def test_the_report_begins_with_the_headlines(manifest, rows):
     result(rows, "counts", 90.0, "paper", epochs=1.0, of_paper=1.0)
     result(rows, "gru", 95.0, "paper", epochs=30.0)
     page = page_of(manifest, rows)
-    assert "Of 3: 1 hold, 1 not, 1 open. By more than one seed: 1 of 2." in page
+    said = "Of 3: 1 hold (1 of these in the mean of the seeds, not with each), 1 not, 1 open. "
+    assert f"{said}By more than one seed: 1 of 2." in page
+    result(rows, "rntn", 111.0, seed=2)
+    assert "Of 3: 1 hold, 1 not, 1 open. By more than one seed: 1 of 2." in page_of(manifest, rows)
+    result(rows, "rntn", 130.0, seed=2)
+    assert "Of 3: 0 hold, 2 not, 1 open. By more than one seed: 1 of 2." in page_of(manifest, rows)
+
+
+def test_trainings_of_several_calls_are_counted(manifest, rows):
+    """Older files do not tell them: the training took longer than the last call."""
+    times = {"started": "2026-01-01T10:00:00", "finished": "2026-01-01T11:00:00"}
+    result(rows, "gru", 110.0, **times, seconds={"train": 3500.0, "wall": 3600.0}, calls=[])
+    result(rows, "gru", 110.0, seed=2, **times, seconds={"train": 3500.0})
+    assert "several calls" not in page_of(manifest, rows)
+    calls = [{"updates": updates, "commit": commit} for updates, commit in ((0, "a"), (7, "b"))]
+    result(rows, "rntn", 110.0, **times, seconds={"train": 3500.0, "wall": None}, calls=calls)
+    assert "- of these, trained in several calls of the script: 1\n" in page_of(manifest, rows)
+    result(rows, "gru", 110.0, seed=2, **times, seconds={"train": 3700.0})
+    calls[0]["commit"] = None
+    result(rows, "rntn", 110.0, seed=2, **{**times, "started": None}, calls=calls)
+    said = "trained in several calls of the script: 3; of 2 the file does not tell the code and machine of all\n"
+    assert said in page_of(manifest, rows)
 
 
 def test_a_longer_training_of_one_side_is_told(manifest, rows):
@@ -269,6 +290,18 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"complete": ', '"complete": "no", "x": '), "'no' is neither true nor false"),
         (lambda text: text.replace('{"ppl": 110.0}}', '{"ppl": 1' + 400 * "0" + "}}"), "too large"),
         (lambda text: text.replace('"processor": "AMD EPYC"', '"processor": 5'), "processor .*: 5 is no text"),
+        (lambda text: text.replace('"updates": 300, ', f'"updates": {"9" * 400}, '), "too large"),
+        (lambda text: text.replace('"updates": 200', f'"updates": {"9" * 400}'), "too large"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": [5]'), "not subscriptable"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": 5'), "not iterable"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": [{}]'), "'updates' is missing"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "seconds": {"train": "x"}'), "training are no number"),
+        (
+            lambda text: text.replace(
+                '"seed": 1', '"seed": 1, "seconds": {"train": 1}, "started": "now", "finished": "now"'
+            ),
+            "Invalid isoformat",
+        ),
     ],
 )
 def test_malformed_results_are_refused(rows, change, message):
