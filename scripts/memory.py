@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -138,7 +139,7 @@ def check_outputs(args: Namespace) -> None:
     check_picture("--out", args.out)
     if args.json:
         check_file("--json", args.json)
-        if Path(args.json).resolve() == Path(args.out).resolve():
+        if os.path.realpath(args.json) == os.path.realpath(args.out):
             raise ValueError(f"--json {args.json} and --out are the same file")
     try:
         import matplotlib

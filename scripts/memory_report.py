@@ -67,7 +67,7 @@ def summary(entry: dict) -> str:
     who = f"{entry['name']} ({entry['layers'][-1]['cell']})"
     now = entry["h"]["median"][0]
     if not now:  # not known: infinite, or no number
-        why = "a token does not move the output at all" if now == 0 else "the model has diverged"
+        why = "half of the tokens or more do not move the output" if now == 0 else "the model has diverged"
         return f"{who}: no influence to compare with, as at lag 0 {why}"
     lags = [
         f"{float(share):.0%} at {'no lag' if lag is None else f'lag {lag}'}" for share, lag in entry["falls_to"].items()

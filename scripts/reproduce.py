@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import concurrent.futures
 import itertools
+import logging
 import os
 import re
 import signal
@@ -268,6 +269,7 @@ def parse(arguments: Optional[List[str]]):
 def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0; 1 if a run failed; 2 after one line that says what is wrong."""
     args = parse(arguments)
+    logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lets everybody speak
     try:
         code = {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
         sys.stdout.flush()

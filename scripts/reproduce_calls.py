@@ -1,13 +1,15 @@
 """Which calls of scripts/reproduce.py a training is made of: when, by which code, on which machine.
 
 A training that was interrupted goes on in a later call, perhaps elsewhere and by other code. Every call is written to
-``calls.json`` in the training's folder before it begins, and its time when it has ended.
+``calls.json`` in the training's folder before it begins, and its time when it has ended; of one that was killed, by the
+next.
 """
 
 from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, List
@@ -48,11 +50,13 @@ class Calls:
         self.save()
 
     def read(self) -> List[Dict[str, Any]]:
+        """Those before; if nothing is known of them, one that says so."""
         try:
             found = json.loads(self.file.read_text(encoding="utf-8"))
-            return found if found and all(UNKNOWN.keys() == each.keys() for each in found) else [dict(UNKNOWN)]
-        except (OSError, ValueError, AttributeError, TypeError):
-            return [dict(UNKNOWN)]
+        except (OSError, ValueError, RecursionError):
+            found = None
+        able = isinstance(found, list) and found and all(map(is_call, found))
+        return found if able else [dict(UNKNOWN)]
 
     def save(self) -> None:
         part = self.file.with_suffix(".part")
@@ -67,8 +71,9 @@ class Calls:
             updates: those of the training by now.
         Returns:
             ``started`` (of the first call), ``commit`` and ``environment`` (of the last that trained), ``modified``
-            (whether any was, or ``None``: not known), and, if there were several, ``calls``: those that made updates
-            which count, and the last, which scored; ``wall`` of all together, ``None`` where one is not known.
+            (whether any was, or ``None``: not known); ``calls``: where there were several those that made updates
+            which count, and the last, which scored (one alone is not listed: ``[]``); ``wall`` of all together,
+            ``None`` where one is not known.
         """
         self.all[-1]["wall"] = round(wall, 1)
         self.save()
@@ -86,3 +91,22 @@ class Calls:
             "calls": counted if len(counted) > 1 else [],
             "wall": None if None in walls else round(sum(walls), 1),
         }
+
+
+def is_call(given: Any) -> bool:
+    """Whether it is an object as :class:`Calls` writes it."""
+    if not isinstance(given, dict) or given.keys() != UNKNOWN.keys():
+        return False
+    try:
+        datetime.datetime.fromisoformat(given["started"] or "2000-01-01")
+    except (TypeError, ValueError):
+        return False
+    wall = given["wall"]
+    return (
+        type(given["updates"]) is int
+        and given["updates"] >= 0
+        and isinstance(given["commit"], (str, type(None)))
+        and isinstance(given["modified"], (bool, type(None)))
+        and isinstance(given["environment"], dict)
+        and (wall is None or (type(wall) in (int, float) and 0 <= wall < math.inf))
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -35,7 +36,8 @@ class Damaged(Exception):
 def read(path: Path) -> Tuple[int, float]:
     """
     Raises:
-        Damaged: it cannot be loaded.
+        Damaged: it is not whole, or something else.
+        OSError, MemoryError: it cannot be read now.
     """
     import torch
 
@@ -48,34 +50,38 @@ def read(path: Path) -> Tuple[int, float]:
         seconds = float(state["extra_state"].get("previous_training_time", 0.0))
         return int(state["optimizer_history"][-1]["num_updates"]), seconds
     except Exception as error:  # torch raises many kinds
+        passing = isinstance(error, OSError) and error.errno != errno.EINVAL  # which seeking before a cut file raises
+        if passing or isinstance(error, MemoryError):
+            raise
         raise Damaged(next(iter(str(error).splitlines()), type(error).__name__)) from None
 
 
+def checkpoints(folder: Path) -> List[Path]:
+    return sorted(folder.glob("checkpoint_*.pt"))
+
+
 def mend(folder: Path) -> Optional[str]:
-    """Where the last checkpoint is damaged, the best of the others takes its place. fairseq writes one file as a whole
-    and copies it to the other names: a process that is killed meanwhile leaves a part of the copy.
+    """Where another checkpoint is of more updates than the last, or that is damaged or not there, the furthest takes
+    its place. fairseq writes one file as a whole, the best where it is that, and copies it to the other names: a
+    process that is killed meanwhile leaves a part of the copy, or what was there before. A damaged one is put aside.
 
     Returns:
         what was done, to be told; ``None`` where nothing was to do, or could be done.
     """
-    last = folder / LAST
-    if not last.is_file():
-        return None
-    try:
-        read(last)
-        return None
-    except Damaged as error:
-        why = error
-    whole: List[Tuple[int, float, Path]] = []
-    for path in folder.glob("checkpoint_*.pt"):
+    last, whole, why = folder / LAST, [], "was not there"
+    for path in checkpoints(folder):
         try:
-            whole.append((*read(path), path))
-        except Damaged:
-            continue
-    if not whole:
+            whole.append((read(path)[0], path == last, path))
+        except Damaged as error:
+            why = f"was damaged ({error})" if path == last else why
+    if not whole or max(whole)[1]:
         return None
     updates, _, path = max(whole)
+    if any(is_last for _, is_last, _ in whole):
+        why = "was older"
+    elif last.exists():
+        os.replace(last, last.with_suffix(".damaged"))
     part = last.with_suffix(".part")
     shutil.copyfile(path, part)
     os.replace(part, last)
-    return f"{LAST} was damaged ({why}): {path.name} took its place, of after {updates:,} updates"
+    return f"{LAST} {why}: {path.name} took its place, of after {updates:,} updates"

@@ -400,7 +400,7 @@ def texts(entry: dict, *names: str) -> None:
 def complete(entry: dict, *names: str) -> None:
     for name in names:
         if name not in entry:
-            raise ValueError(f"{name!r} is missing in {entry}")
+            raise ValueError(f"{name!r} is missing in {entry!r}")
 
 
 def above_zero(entry: dict, *names: str) -> None:

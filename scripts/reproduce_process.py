@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 
@@ -109,10 +110,15 @@ def alone(folder: Path) -> Iterator[int]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refused(f"{at_work(folder) or 'another process'} is at work in {relative(folder)}") from None
+        for left in reversed(range(20)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:  # perhaps for the moment that :func:`at_work` takes
+                if not left:
+                    who = at_work(folder) or "another process"
+                    raise Refused(f"{who} is at work in {relative(folder)}") from None
+                time.sleep(0.01)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()

@@ -35,7 +35,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule medium` or `short`):
   `fairseq-train` on the training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint
   that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
-  the curve, the machine, the versions and the commit.
+  the curve of a training, the machine, the versions and the commit.
 - **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
 - **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. Only
   *100 %, paper* can be held against the paper's number.

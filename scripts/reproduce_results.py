@@ -84,10 +84,11 @@ class Result:
 
     @property
     def interrupted(self) -> bool:
-        """Whether it was trained in several calls, which older files do not say: it took longer then than from the
-        start of the last one to its end."""
+        """Whether several calls trained it. Older files do not tell them: it took longer then than from the start of
+        the last one to its end."""
         if "calls" in self.data:
-            return len(self.data["calls"]) > 1
+            begins = [*(call["updates"] for call in self.data["calls"]), self.updates]
+            return sum(end > begin for begin, end in zip(begins, begins[1:])) > 1
         train, ends = self.data.get("seconds", {}).get("train"), [self.data.get(key) for key in ("started", "finished")]
         if not train or not all(ends):
             return False

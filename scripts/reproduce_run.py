@@ -16,11 +16,11 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import reproduce_results
 from reproduce_calls import Calls
-from reproduce_checkpoints import LAST, mend, saved
+from reproduce_checkpoints import LAST, checkpoints, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
 from reproduce_process import allocator, alone, call, relative
@@ -28,7 +28,7 @@ from reproduce_training import ON_CPU, Settings, Training, digests
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
-FLAGS = "flags.json"
+FLAGS, DATA = "flags.json", "data.json"  # with and on what a training was begun
 NO_SPACE = 2**20  # bytes: with fewer free ones no checkpoint is written
 
 
@@ -43,10 +43,10 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
         Refused: a command failed, and the message says where its output is; or another process is at this training.
     """
     earlier(training)  # so that a damaged one, or a folder that cannot be written, is no surprise after the training
-    part = training.result.with_suffix(".part")
-    part.parent.mkdir(parents=True, exist_ok=True)
-    part.touch()
-    part.unlink()
+    training.result.parent.mkdir(parents=True, exist_ok=True)
+    for part in map(part_of, (training.result, log_of(training))):
+        part.touch()
+        part.unlink()
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
             where = environment(training.settings, "scripts/benchmark.py")
@@ -60,12 +60,14 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     clock, log = time.monotonic(), training.folder / "train.log"
     command, flags = training.schedule.script or "fairseq-train", training.train_flags()
     program = command.removeprefix("fairseq-")
-    mended = mend(training.folder)
-    if mended:
-        print(f"{training.name}: {mended}\n", end="", flush=True)
-    check_flags(training, flags)
+    data = digests(ROOT / training.data)
+    if not training.schedule.script:
+        check_the_same(training, flags, data)
+        mended = mend(training.folder)
+        if mended:
+            print(f"{training.name}: {mended}\n", end="", flush=True)
     calls = Calls(training.folder, saved(training.folder)[0], log, environment(training.settings, program))
-    before = begun(training, flags, log)
+    before = begun(training, flags, data, log)
     code, said = 0, ""
     if not whole_already(training):
         code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
@@ -83,28 +85,34 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         **came, "curve": curve(whole), "valid": valid, "test": scores, "seconds": seconds,
         "commands": {"train": [command, *flags],
                      "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
-        "data": {"name": training.schedule.data, "sha256": digests(ROOT / training.data)},
+        "data": {"name": training.schedule.data, "sha256": data},
         "started": made.pop("started"),
     }  # fmt: skip
     return write(training, found, whole, made)
 
 
-def check_flags(training: Training, flags: List[str]) -> None:
+def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -> None:
     """
     Raises:
-        Refused: it was begun with other flags (the data may lie elsewhere, and the device differ).
+        Refused: it was begun with other flags (the device may differ, and the data lie elsewhere), or another text.
     """
-    if not (training.folder / LAST).is_file():
+    if not checkpoints(training.folder):
         return
-    try:
-        before = json.loads((training.folder / FLAGS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = None
+    anew = f"remove {relative(training.folder)} to begin anew"
+    before, data_before = (kept(training.folder / name) for name in (FLAGS, DATA))
     if before != compared(flags):
-        said = "not known" if before is None else " ".join(map(str, before))
-        raise Refused(
-            f"{training.name} was begun with other flags ({said}): remove {relative(training.folder)} to begin anew"
-        )
+        said = " ".join(map(str, before)) if isinstance(before, list) else "not known"
+        raise Refused(f"{training.name} was begun with other flags ({said}): {anew}")
+    if data_before not in (None, data):
+        raise Refused(f"{training.name} was begun with other data than {training.data}, by their hashes: {anew}")
+
+
+def kept(file: Path) -> Any:
+    """What a file of JSON has; ``None``: nothing that can be read."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def compared(flags: List[str]) -> List[str]:
@@ -112,13 +120,14 @@ def compared(flags: List[str]) -> List[str]:
     return [flag for flag in flags[1:] if flag not in ON_CPU]
 
 
-def begun(training: Training, flags: List[str], log: Path) -> str:
+def begun(training: Training, flags: List[str], data: Dict[str, str], log: Path) -> str:
     """The log of what was trained before, to which a line is added that says how much of it counts; without a
     checkpoint none of it does, and it is put aside."""
     if not (training.folder / LAST).is_file():
         if log.is_file():
             os.replace(log, log.with_suffix(".old.log"))
-        (training.folder / FLAGS).write_text(json.dumps(compared(flags)) + "\n", encoding="utf-8")
+        for name, given in ((FLAGS, compared(flags)), (DATA, data)):
+            (training.folder / name).write_text(json.dumps(given) + "\n", encoding="utf-8")
         return ""
     updates, _ = saved(training.folder)
     cut_to_lines(log)
@@ -253,7 +262,7 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
     """The result's file, unless there is one of a training that went further.
 
     Args:
-        made: ``commit``, ``modified``, ``environment`` and, of a training in several, ``calls``.
+        made: ``commit``, ``modified``, ``environment`` and, of a training, ``calls``.
     """
     result = {
         "schema": 1, "run": training.run.id, "recipe": training.schedule.recipe, "arch": training.run.arch,
@@ -263,9 +272,9 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
     file, before = training.result, earlier(training)
     if before and further(before, result):
         return {**before, "kept": True}
-    files = {file.with_suffix(".log"): kept_lines(log, bool(training.schedule.script))} if log else {}
+    files = {log_of(training): kept_lines(log, bool(training.schedule.script))} if log else {}
     files[file] = json.dumps(result, indent=1) + "\n"  # the last: it says that all is there
-    parts = {each.with_name(f"{each.name}.part"): each for each in files}
+    parts = {part_of(each): each for each in files}
     try:
         for part, each in parts.items():
             part.write_text(files[each], encoding="utf-8")
@@ -275,6 +284,15 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
         for part in parts:
             part.unlink(missing_ok=True)
     return result
+
+
+def log_of(training: Training) -> Path:
+    return training.result.with_suffix(".log")
+
+
+def part_of(file: Path) -> Path:
+    """What is written before it takes the file's place."""
+    return file.with_name(f"{file.name}.part")
 
 
 def further(one: dict, other: dict) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from reproduce_checkpoints import BEST
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
@@ -22,34 +22,48 @@ ON_CPU = ("--cpu", "--num-workers=0")
 PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
 
 
+def prepared(folder: Path) -> Tuple[Dict[str, str], Optional[int]]:
+    """What the script that binarised a folder wrote down: the hashes of the texts, and how many are scored in the test
+    set; nothing where that is not known."""
+    for name, hashes, key in PREPARED:
+        try:
+            said = json.loads((folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        texts, statistics = (said.get(part) if isinstance(said, dict) else None for part in (hashes, "statistics"))
+        texts = texts if isinstance(texts, dict) else {}
+        test = statistics.get("test") if isinstance(statistics, dict) else None
+        count = test.get(key) if isinstance(test, dict) else None
+        known = {split: digest for split, digest in texts.items() if isinstance(digest, str)}
+        return known, count if type(count) is int else None
+    return {}, None
+
+
 def test_tokens(folder: Path) -> Optional[int]:
     """How many the test set of a binarised folder has, as the script that made it wrote down, or by the index of a
-    language model's; ``None``: not known."""
-    for name, _, key in PREPARED:
-        try:
-            return json.loads((folder / name).read_text(encoding="utf-8"))["statistics"]["test"][key]
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-    if not (folder / "test.idx").is_file():
-        return None
+    language model's; ``None``: not known.
+
+    Raises:
+        Refused: the index is damaged.
+    """
+    _, count = prepared(folder)
+    if count is not None or not (folder / "test.idx").is_file():
+        return count
     from rntn_plugins.data.binarised import load_binarised
 
     try:
         split = load_binarised(str(folder / "test"), None)  # kept: sizes are of its file in memory
-        return None if split is None else int(split.sizes.sum())
     except ValueError as error:
         raise Refused(str(error)) from None
+    if split is None:
+        raise Refused(f"{folder} has a test.idx, but no test.bin")
+    return int(split.sizes.sum())
 
 
 def digests(folder: Path) -> Dict[str, str]:
     """SHA-256 of every split's text, as the script that binarised it wrote down, or else of the binarised files."""
-    for name, key, _ in PREPARED:
-        try:
-            found = json.loads((folder / name).read_text(encoding="utf-8"))[key]
-            return {split: digest for split, digest in found.items() if digest}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(folder.glob("*.bin"))}
+    files = [file for file in sorted(folder.glob("*.bin")) if file.is_file()]
+    return prepared(folder)[0] or {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 @dataclass(frozen=True)

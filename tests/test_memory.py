@@ -423,8 +423,10 @@ def test_numbers_that_are_not_known():
     assert script.names_of(["a/lstm/best.pt", "b/lstm/best.pt"]) == ["a/lstm/best.pt", "b/lstm/best.pt"]
 
 
-@pytest.mark.parametrize("now, why", [(0.0, "a token does not move the output at all"), (math.nan, "has diverged"),
-                                      (math.inf, "has diverged")])  # fmt: skip
+@pytest.mark.parametrize(
+    "now, why",
+    [(0.0, "half of the tokens or more do not move the output"), (math.nan, "diverged"), (math.inf, "diverged")],
+)
 def test_models_without_an_influence(now, why):
     """Shares of nothing are not said to fall."""
     norms = torch.tensor([[now] * 20, [0.0 if now == 0 else now] * 20])

@@ -39,7 +39,7 @@ def load_binarised(
                 part.prefetch(range(len(part)))  # nothing can be read by index before
             if len(part):
                 part[len(part) - 1]  # a file that was cut short opens, but its last sentence is not in it
-    except (AssertionError, IndexError, OSError, ValueError, struct.error) as error:
+    except (AssertionError, LookupError, OSError, OverflowError, ValueError, struct.error) as error:
         reason = str(error).strip().splitlines()
         what = "empty or damaged" + (f", or not made by --dataset-impl {impl}" if impl else "")
         raise ValueError(f"{path} is {what}: {reason[0] if reason else type(error).__name__}") from None

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import math
 import os
 import random
 import shutil
@@ -233,11 +234,15 @@ def test_all_calls_of_a_training_are_told(place):
     assert call_of(place, 0, "sixth").ended(1, 9)["calls"] == []  # anew
 
 
-@pytest.mark.parametrize("damage", [None, "", "[", "[3]", '{"a": 1}', "[]", '[{"commit": "x"}]'])
+@pytest.mark.parametrize("damage", [None, "", "[", "[3]", '{"a": 1}', "[]", '[{"commit": "x"}]', "[" * 100_000,
+    {"wall": "x"}, {"wall": math.nan}, {"updates": "x"}, {"updates": 1.5}, {"updates": -1}, {"modified": []},
+    {"commit": 5}, {"started": 5}, {"started": "now"}, {"environment": 5}])  # fmt: skip
 def test_calls_that_nothing_is_known_of(place, damage):
     """Of a training that was begun before they were written down, or whose file is damaged."""
     call_of(place, 0).ended(1, 5)
     file = training_of(place).folder / "calls.json"
+    if isinstance(damage, dict):
+        damage = json.dumps([{**json.loads(file.read_text())[0], **damage}])
     file.unlink() if damage is None else file.write_text(damage)
     made = call_of(place, 5, "known").ended(1, 9)
     assert made["calls"][0] == reproduce_calls.UNKNOWN and len(made["calls"]) == 2 and made["commit"] == "known"
@@ -262,9 +267,44 @@ def test_a_damaged_checkpoint_gives_way_to_a_whole_one(tmp_path):
         (tmp_path / f"checkpoint_{name}.pt").write_bytes(whole[:20000])
     assert "checkpoint_1_20.pt took its place" in mend(tmp_path)
     assert reproduce_checkpoints.saved(tmp_path) == (20, 2.5) and not list(tmp_path.glob("*.part"))
+    last.unlink()
+    assert "checkpoint_last.pt was not there: checkpoint_1_20.pt took its place" in mend(tmp_path)
+    (tmp_path / "checkpoint_best.pt").write_bytes(whole)  # written, and not copied yet
+    assert "checkpoint_last.pt was older: checkpoint_best.pt took its place, of after 30" in mend(tmp_path)
+    assert last.read_bytes() == whole and mend(tmp_path) is None
     for each in tmp_path.iterdir():
         each.write_bytes(b"")
     assert mend(tmp_path) is None
+
+
+def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
+    for name, updates in (("best", 30), ("last", 3000)):
+        state = {"optimizer_history": [{"num_updates": updates}], "extra_state": {}}
+        torch.save(state, tmp_path / f"checkpoint_{name}.pt")
+    usual = torch.load
+
+    def load(path, **more):
+        if "last" in path.name:
+            raise OSError(24, "Too many open files")
+        return usual(path, **more)
+
+    monkeypatch.setattr(torch, "load", load)
+    with pytest.raises(OSError, match="Too many open files"):
+        reproduce_checkpoints.mend(tmp_path)
+    monkeypatch.undo()
+    assert reproduce_checkpoints.saved(tmp_path) == (3000, 0.0) and len(list(tmp_path.iterdir())) == 2
+
+
+def test_it_goes_on_with_the_same_text_only(place, corpus, tmp_path, capsys):
+    other, run = tmp_path / "other", ["run", "one", "--budget", "0.01s", "--data"]
+    shutil.copytree(corpus, other)
+    assert reproduce.main([*run, f"tiny={corpus}"]) == 0 and reproduce.main([*run, f"tiny={other}"]) == 0
+    found = result(place, "one.paper.seed1")["data"]
+    assert found == {"name": "tiny", "sha256": reproduce_training.digests(corpus)}
+    (other / "train.bin").write_bytes((corpus / "train.bin").read_bytes()[::-1])
+    capsys.readouterr()
+    assert reproduce.main([*run, f"tiny={other}"]) == 1
+    assert "was begun with other data than " in capsys.readouterr().out
 
 
 def test_a_budget_is_added_to_what_there_is(place, monkeypatch):
@@ -310,14 +350,14 @@ def test_a_log_that_ends_within_a_line(place, tmp_path, unfinished):
     training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
     training.folder.mkdir(parents=True)
     flags, log = training.train_flags(), training.folder / "train.log"
-    reproduce_run.check_flags(training, flags)
-    reproduce_run.begun(training, flags, log)
+    reproduce_run.begun(training, flags, {}, log)
+    reproduce_run.check_the_same(training, flags, {})
     state = {"optimizer_history": [{"num_updates": 20}], "extra_state": {}}
     torch.save(state, training.folder / "checkpoint_last.pt")
     line = "10:00 | INFO | valid | epoch {:03} | ppl {} | num_updates {}\n"
     whole = "".join(line.format(at, 9, 10 * at) for at in (1, 2, 3))
     log.write_text(whole + unfinished)
-    said = reproduce_run.begun(training, flags, log)
+    said = reproduce_run.begun(training, flags, {}, log)
     assert said == f"{whole}{reproduce_logs.GOES_ON}20\n" == log.read_text()
     assert [point["updates"] for point in reproduce_logs.curve(said + line.format(3, 8, 30))] == [10, 20, 30]
     assert [point["updates"] for point in reproduce_logs.curve(said)] == [10, 20]
@@ -404,6 +444,7 @@ def test_a_form_of_the_schedule_that_is_not_there(place, corpus, capsys):
     assert not (place / "runs").exists()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fairseq's readers of a damaged index
 def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch):
     """Before the training, by what the binarising script wrote or by the index; at the latest when it is scored."""
     rows, binarised = place / "tasks" / "tiny" / "rows.toml", tmp_path / "bin"
@@ -418,6 +459,14 @@ def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch)
     (binarised / "prepare_lm.json").unlink()
     (binarised / "test.idx").write_bytes(b"no index")
     assert reproduce.main(run) == 2 and "bin/test is empty or damaged: " in capsys.readouterr().err
+    index = (corpus / "test.idx").read_bytes()
+    for place_of_byte in range(len(index)):  # told, or another number of tokens
+        (binarised / "test.idx").write_bytes(
+            index[:place_of_byte] + bytes([index[place_of_byte] ^ 240]) + index[place_of_byte + 1 :]
+        )
+        assert reproduce.main(run) == 2 and capsys.readouterr().err.startswith("reproduce: error: ")
+    (binarised / "test.bin").unlink()
+    assert reproduce.main(run) == 2 and "bin has a test.idx, but no test.bin" in capsys.readouterr().err
     assert not (place / "runs").exists()
     monkeypatch.setattr(reproduce_training, "test_tokens", lambda folder: None)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
@@ -431,7 +480,15 @@ def test_which_text_it_was(corpus, tmp_path):
     assert found["test.bin"] == hashlib.sha256((corpus / "test.bin").read_bytes()).hexdigest()
     (tmp_path / "prepare_lm.json").write_text("[]")
     (tmp_path / "prepare_conllu.json").write_text('{"digests": {"train": "1f", "vectors": null}}')
+    (tmp_path / "x.bin").mkdir()
+    assert reproduce_training.prepared(tmp_path) == ({}, None), "a list"
+    (tmp_path / "prepare_lm.json").write_text("[" * 100_000)
     assert reproduce_training.digests(tmp_path) == {"train": "1f"}
+    for count in ("true", "98.5", "NaN", '"98"', "[98]", "null"):
+        (tmp_path / "prepare_lm.json").write_text(
+            f'{{"text": {{"a": [1], "b": "2e"}}, "statistics": {{"test": {{"tokens": {count}}}}}}}'
+        )
+        assert reproduce_training.prepared(tmp_path) == ({"b": "2e"}, None)
 
 
 def test_a_result_is_written_whole_or_not_at_all(place, monkeypatch):
@@ -536,8 +593,8 @@ def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
         if cuda:
             state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {}}
             torch.save(state, training.folder / "checkpoint_last.pt")
-        reproduce_run.check_flags(training, flags)
-        said = reproduce_run.begun(training, flags, training.folder / "train.log")
+        reproduce_run.check_the_same(training, flags, {})
+        said = reproduce_run.begun(training, flags, {}, training.folder / "train.log")
     assert said == f"{reproduce_logs.GOES_ON}7\n"
 
 

@@ -203,7 +203,10 @@ def test_trainings_of_several_calls_are_counted(manifest, rows):
     result(rows, "gru", 110.0, **times, seconds={"train": 3500.0, "wall": 3600.0}, calls=[])
     result(rows, "gru", 110.0, seed=2, **times, seconds={"train": 3500.0})
     assert "several calls" not in page_of(manifest, rows)
-    calls = [{"updates": updates, "commit": commit} for updates, commit in ((0, "a"), (7, "b"))]
+    calls = [{"updates": updates, "commit": commit} for updates, commit in ((0, "a"), (300, "b"))]
+    result(rows, "rntn", 110.0, **times, seconds={"train": 3500.0, "wall": None}, calls=calls)
+    assert "several calls" not in page_of(manifest, rows), "the second has scored only"
+    calls[1]["updates"] = 7
     result(rows, "rntn", 110.0, **times, seconds={"train": 3500.0, "wall": None}, calls=calls)
     assert "- of these, trained in several calls of the script: 1\n" in page_of(manifest, rows)
     result(rows, "gru", 110.0, seed=2, **times, seconds={"train": 3700.0})
