@@ -1,14 +1,19 @@
-"""The small manifest, loaded, and an empty folder for results."""
+"""The small manifests, loaded, and empty folders for results."""
 
+import random
 import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("scripts", "tests/cli")]
+import commands  # noqa: E402
+import reproduce  # noqa: E402
 import reproduce_manifest as manifests  # noqa: E402
+import reproduce_run  # noqa: E402
 from made_up_results import MANIFEST, RUNS  # noqa: E402
 from reproduce_process import start_anew  # noqa: E402
+from tiny_rows import ROWS, call_forked  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +35,32 @@ def rows(tmp_path):
     folder = tmp_path / "results" / "rows"
     folder.mkdir(parents=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = random.Random(1)
+    for split, count in (("train", 60), ("valid", 8), ("test", 8)):
+        lines = (" ".join(rng.choices("abcdefg", k=rng.randint(1, 6))) for _ in range(count))
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    texts = [part for split in ("train", "valid", "test") for part in (f"--{split}pref", folder / f"{split}.txt")]
+    commands.fairseq("preprocess", "--only-source", *texts, "--destdir", folder / "bin", "--workers", 1)
+    return folder / "bin"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with the manifest, for checkpoints and results."""
+    (tmp_path / "tasks" / "tiny").mkdir(parents=True)
+    (tmp_path / "tasks" / "tiny" / "rows.toml").write_text(ROWS)
+    load = manifests.load
+    monkeypatch.setattr(manifests, "load", lambda: load(tmp_path / "tasks"))
+    monkeypatch.setattr(reproduce_run, "call", call_forked)
+    settings = reproduce.Settings
+
+    def within(*given, **named):
+        return settings(*given, **{**named, "runs": tmp_path / "runs", "results": tmp_path / "results"})
+
+    monkeypatch.setattr(reproduce, "Settings", within)
+    return tmp_path
