@@ -14,6 +14,8 @@ import os
 from pathlib import Path
 from typing import Any, Dict, List
 
+from reproduce_training import read_json
+
 FILE = "calls.json"
 #: in place of the calls that nothing is known of, as of a training begun before they were written down
 UNKNOWN = {"started": None, "updates": 0, "commit": None, "modified": None, "environment": {}, "wall": None}
@@ -51,10 +53,7 @@ class Calls:
 
     def read(self) -> List[Dict[str, Any]]:
         """Those before; if nothing is known of them, one that says so."""
-        try:
-            found = json.loads(self.file.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            found = None
+        found = read_json(self.file)
         able = isinstance(found, list) and found and all(map(is_call, found))
         return found if able else [dict(UNKNOWN)]
 

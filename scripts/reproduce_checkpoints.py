@@ -1,4 +1,4 @@
-"""The checkpoint that a training goes on from."""
+"""The checkpoints of a training: the one that it goes on from, and the one that is scored."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from reproduce_process import relative
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 
 
-def saved(folder: Path) -> Tuple[int, float]:
-    """Updates and fairseq's count of the training time (seconds) in the last checkpoint; 0 without one.
+def saved(folder: Path, name: str = LAST) -> Tuple[int, float]:
+    """Updates and fairseq's count of the training time (seconds) in a checkpoint; 0 without one.
 
     Raises:
         Refused: it is damaged.
     """
-    path = folder / LAST
+    path = folder / name
     if not path.is_file():
         return 0, 0.0
     try:

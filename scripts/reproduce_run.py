@@ -16,15 +16,15 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import reproduce_results
 from reproduce_calls import Calls
-from reproduce_checkpoints import LAST, checkpoints, mend, saved
+from reproduce_checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
 from reproduce_process import allocator, alone, call, relative
-from reproduce_training import ON_CPU, Settings, Training, digests
+from reproduce_training import ON_CPU, Settings, Training, digests, read_json
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -73,6 +73,8 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
     if code:
         raise failed(training, command, said, log)
+    if not training.schedule.script:
+        saved(training.folder, BEST)  # which no more training would mend: it says so
     scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
     scores = {key: score(training, each, lock) for key, each in scorings.items()}
     check_tokens(training, scores)
@@ -99,20 +101,12 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
     if not checkpoints(training.folder):
         return
     anew = f"remove {relative(training.folder)} to begin anew"
-    before, data_before = (kept(training.folder / name) for name in (FLAGS, DATA))
+    before, data_before = (read_json(training.folder / name) for name in (FLAGS, DATA))
     if before != compared(flags):
         said = " ".join(map(str, before)) if isinstance(before, list) else "not known"
         raise Refused(f"{training.name} was begun with other flags ({said}): {anew}")
     if data_before not in (None, data):
         raise Refused(f"{training.name} was begun with other data than {training.data}, by their hashes: {anew}")
-
-
-def kept(file: Path) -> Any:
-    """What a file of JSON has; ``None``: nothing that can be read."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
 
 
 def compared(flags: List[str]) -> List[str]:

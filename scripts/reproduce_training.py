@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from reproduce_checkpoints import BEST
 from reproduce_manifest import ROOT, Refused, Run, Schedule, merged
@@ -16,19 +16,24 @@ from reproduce_results import length_flags
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
 #: sentence take 1.25 times as long, see docs/performance.md).
 ON_CPU = ("--cpu", "--num-workers=0")
-
-
 #: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is scored
 PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
+
+
+def read_json(file: Path) -> Any:
+    """What a file of JSON has; ``None``: nothing that can be read."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
 
 
 def prepared(folder: Path) -> Tuple[Dict[str, str], Optional[int]]:
     """What the script that binarised a folder wrote down: the hashes of the texts, and how many are scored in the test
     set; nothing where that is not known."""
     for name, hashes, key in PREPARED:
-        try:
-            said = json.loads((folder / name).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
+        said = read_json(folder / name)
+        if said is None:
             continue
         texts, statistics = (said.get(part) if isinstance(said, dict) else None for part in (hashes, "statistics"))
         texts = texts if isinstance(texts, dict) else {}

@@ -127,6 +127,18 @@ def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
     assert reproduce_checkpoints.saved(tmp_path) == (3000, 0.0) and len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_damaged_best_checkpoint_is_named(place, corpus, capsys):
+    """The training has ended, and nothing would write it again."""
+    run = ["run", "one", "--schedule", "short", "--data", f"tiny={corpus}"]
+    assert reproduce.main(run) == 0
+    best = place / "runs" / "one.short.seed1" / "checkpoint_best.pt"
+    best.write_bytes(best.read_bytes()[:3000])
+    capsys.readouterr()
+    assert reproduce.main(run) == 1
+    said = capsys.readouterr().out
+    assert "checkpoint_best.pt is damaged" in said and "one.short.seed1 to begin anew" in said
+
+
 def test_it_goes_on_with_the_same_text_only(place, corpus, tmp_path, capsys):
     other, run = tmp_path / "other", ["run", "one", "--budget", "0.01s", "--data"]
     shutil.copytree(corpus, other)
