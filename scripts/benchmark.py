@@ -4,6 +4,7 @@
     python scripts/benchmark.py cells --cells gru_rntn r_rntn # one layer, forward and backward, at the papers' sizes
     python scripts/benchmark.py cells --compile               # and torch.compile of the naive loop
     python scripts/benchmark.py updates                       # fairseq-train on a made-up corpus, fairseq's lstm_lm too
+    python scripts/benchmark.py updates --data data-bin/ptb   # … on a binarised text
     python scripts/benchmark.py generation                    # fairseq's generator: 20 and 200 tokens, beam 1 and 5
     python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
     python scripts/benchmark.py cells --list                  # what would be measured
@@ -194,6 +195,11 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--steps", type=int, metavar="T", help="steps of a sequence (default: 35)")
     parser.add_argument("--updates", type=int, default=40, metavar="N",
                         help="training updates in one turn, a quarter is warm-up (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--data", metavar="FOLDER", help="updates: a binarised text (default: one is made up)")
+    parser.add_argument("--sample-break-mode", choices=("none", "eos"),
+                        help="updates: as fairseq-train's (default: none)")  # fmt: skip
+    parser.add_argument("--no-peers", dest="peers", action="store_false",
+                        help="updates: without fairseq's lstm_lm")  # fmt: skip
     parser.add_argument("--recurrence", nargs="+", default=["naive", "auto"], metavar="NAME",
                         help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
@@ -213,6 +219,13 @@ def parse(arguments: Optional[List[str]]):
             raise ValueError(f"--{name} {getattr(args, name)} must be at least 1")
     if args.cells and args.what == "bars":
         raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
+    for name, given in (
+        ("--data", args.data), ("--sample-break-mode", args.sample_break_mode), ("--no-peers", not args.peers)
+    ):  # fmt: skip
+        if given and args.what != "updates":
+            raise ValueError(f"{name} is for the command updates")
+    if args.data and not (Path(args.data) / "train.idx").is_file():
+        raise ValueError(f"--data {args.data}: no binarised text, whose train.idx would be there")
     return args
 
 

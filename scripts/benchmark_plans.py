@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import Iterator, List, Optional, Sequence
+from typing import Dict, Iterator, List, Optional, Sequence
 
 from benchmark_measure import LOOPS
 from benchmark_workloads import Workload, chosen, count_parameters, paper_sizes, workload
@@ -148,12 +148,13 @@ def peer_flags(one: Workload, hidden: int) -> List[str]:
 def whole_model(args, one: Workload, role: str, group: str, flags: List[str], spec: dict) -> dict:
     """A contender with a model in it: a preset, or (*role* ``lstm_lm``) fairseq's with as many parameters.
 
-    *flags* are those beside task and model; ``corpus_tokens`` of *spec* says how much text is made up for it.
+    *flags* are those beside task and model; ``corpus_tokens`` of *spec* says how much text is made up for it, unless
+    it has ``data``.
     """
     spec = {**spec, "vocabulary": one.vocabulary}
     if role == "lstm_lm":
         hidden = spec["hidden"] = peer_size(one)
-        spec["flags"] = [*flags, *peer_flags(one, hidden)]
+        spec["flags"] = [*peer_flags(one, hidden), *flags]
         return contender(group, role, PEER, f"fairseq lstm_lm {one.input}/{hidden}", args, spec)
     spec["flags"] = [*flags, *model_flags(one, role)]
     return contender(group, role, label_of(role).split(" (")[0], label_of(role), args, spec)
@@ -164,8 +165,14 @@ def update(args, one: Workload, role: str) -> dict:
     updates, interval, skip = (6, 2, 2) if args.quick else (args.updates, max(1, args.updates // 8), args.updates // 4)
     flags = ["--user-dir", str(ROOT / "rntn_plugins"), "--batch-size", str(args.batch), "--tokens-per-sample",
              str(args.steps), *training_flags(one)]  # fmt: skip
-    spec = {"kind": "update", "updates": updates, "interval": interval, "skip": skip,
-            "corpus_tokens": (updates + 5) * args.batch * args.steps}  # fmt: skip
+    spec: Dict[str, object] = {"kind": "update", "updates": updates, "interval": interval, "skip": skip}
+    if args.data:
+        spec["data"] = args.data
+        flags += ["--num-workers", "0"] if args.device == "cpu" else []  # as scripts/reproduce.py trains
+    else:
+        spec["corpus_tokens"] = (updates + 5) * args.batch * args.steps
+    if args.sample_break_mode:
+        flags += ["--sample-break-mode", args.sample_break_mode]
     return whole_model(args, one, role, f"update {one.name}", flags, spec)
 
 
@@ -206,7 +213,7 @@ def with_fair_peers(found: List[dict]) -> dict:
 
 
 def plan_updates(args) -> dict:
-    roles = (*args.recurrence, "lstm_lm")
+    roles = (*args.recurrence, *(["lstm_lm"] if args.peers else []))
     return with_fair_peers([update(args, one, role) for one in language_models(args) for role in roles])
 
 

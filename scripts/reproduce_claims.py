@@ -100,6 +100,8 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
     mixed = paired and held != (len(pairs) if holds else 0)
     said = in_words(holds, held, len(pairs), paired, "median" if metric == "seconds" else "seed")
     better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
+    if metric == "seconds" and not clear(claim, better, worse, holds):
+        return None, "the rounds of the measurement differ by more than the two times"
     if "epochs" in claim:
         last = max(curves[0])
         better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
@@ -107,6 +109,13 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
     curves = curves if "epochs" in claim else []
     return Judged(claim, better, worse, holds, said, curves=tuple(curves), mixed=mixed), None
+
+
+def clear(claim: Dict[str, Any], better: Measured, worse: Measured, holds: bool) -> bool:
+    """Whether two times say the same of a claim in all of their rounds, the slowest of the one and the fastest of the
+    other too."""
+    low, high = ([(found.spread or (found.mean, found.mean))[end] for found in (better, worse)] for end in (0, 1))
+    return all(agrees(claim, *pair, True) == holds for pair in ((low[0], high[1]), (high[0], low[1])))
 
 
 def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:

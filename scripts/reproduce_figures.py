@@ -206,15 +206,16 @@ def curves(axes, manifest: Manifest, drawing: Drawing) -> None:
 
 
 def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
-    """A line a series, the test score over x, and how far trained where lines differ; hollow: what the paper has."""
+    """A line a series, the test score over x, and how far trained where lines differ; it breaks at points that were not
+    measured. Hollow: what the paper has."""
     from matplotlib.lines import Line2D
 
     figure, any_published = drawing.figure, False
     for number, series in enumerate(figure["series"]):
         points = sorted(series["points"])
-        ours = [(x, drawing.drawn[run].mean) for x, run in points if run in drawing.drawn]
+        ours = broken([(x, drawing.drawn[run].mean if run in drawing.drawn else math.nan) for x, run in points])
         theirs = [(x, published(manifest, figure["paper"], run)) for x, run in points]
-        ours, theirs = ([(x, y) for x, y in each if y is not None and math.isfinite(y)] for each in (ours, theirs))
+        theirs = [(x, y) for x, y in theirs if y is not None]
         if ours:
             runs = {run: drawing.drawn[run] for _, run in points if run in drawing.drawn}
             trained = budget(manifest, replace(drawing, drawn=runs))
@@ -232,6 +233,12 @@ def sweep(axes, manifest: Manifest, drawing: Drawing) -> None:
     axes.set(xlabel=figure.get("x", ""), ylabel=name if drawing.metric == "seconds" else f"test {name}")
     hollow = Line2D([], [], marker="o", linestyle="none", color="black", markerfacecolor="none", label="published")
     axes.legend(handles=[*axes.get_legend_handles_labels()[0], *[hollow] * any_published], fontsize=7)
+
+
+def broken(points: Sequence[Tuple[float, float]]) -> List[Tuple[float, float]]:
+    """From the first to the last that is known; NaN, where a line breaks, for what is not, or diverged."""
+    known = [place for place, (_, y) in enumerate(points) if math.isfinite(y)]
+    return [(x, y if math.isfinite(y) else math.nan) for x, y in points[known[0] : known[-1] + 1]] if known else []
 
 
 def draw(manifest: Manifest, results: Results, folder: Path = ROOT / FOLDER) -> List[Path]:

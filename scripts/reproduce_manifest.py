@@ -35,10 +35,12 @@ A file describes one recipe::
     run = "gru-860"
     evaluate = ""                                 # flags of this row's scoring alone
     note = ""                                     # shown in a column of the report
+    aside = "of another reading"                  # why the summary counts it apart; default: it does not
 
     [[figures]]                                   # curves of validations or of training, or points of several runs
     id = "t16-figure-9"; paper = "T16"; figure = "Figure 9"; title = "..."
     kind = "curves"; subset = "valid"; metric = "ppl"; runs = ["gru-860", ...]
+    note = ""                                     # shown below it
     tables = {"Table 5" = "I = x"}                # what the legend says in place of a table's name, where it needs one
     # kind = "sweep"; x = "K"; series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
 
@@ -155,6 +157,7 @@ class Row:
     run: str
     evaluate: Tuple[str, ...] = ()
     note: str = ""
+    aside: str = ""
 
 
 @dataclass
@@ -267,8 +270,9 @@ def add(manifest: Manifest, file: Path) -> None:
         manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
         complete(entry, "paper", "table", "row", "column", "run")
-        texts(entry, "paper", "table", "row", "column", "run", "evaluate", "note")
-        known(entry, "paper", "table", "row", "column", "published", "run", "evaluate", "note")
+        optional = ("evaluate", "note", "aside")
+        texts(entry, "paper", "table", "row", "column", "run", *optional)
+        known(entry, "paper", "table", "row", "column", "published", "run", *optional)
         above_zero(entry, "published")
         published = entry.get("published")
         manifest.rows.append(
@@ -290,10 +294,12 @@ def add(manifest: Manifest, file: Path) -> None:
 def read_figure(figure: dict) -> None:
     """Check that it is complete."""
     complete(figure, "id", "paper", "figure", "title", "kind")
-    known(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "runs", "tables", "x", "series")
+    known(
+        figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "runs", "tables", "x", "series", "note"
+    )  # fmt: skip
     if not all(isinstance(said, str) for said in dict(figure.get("tables", {})).values()):
         raise ValueError(f"tables of figure {figure['id']!r} must be some text each")
-    texts(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "x")
+    texts(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "x", "note")
     named(figure["id"])
     if figure["kind"] == "curves":
         complete(figure, "runs")

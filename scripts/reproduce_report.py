@@ -12,7 +12,7 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import reproduce_figures as figures
 import reproduce_tables as tables
@@ -52,10 +52,10 @@ training: what is better than it already, by whatever schedule, is better; what 
 trained as in the paper. Scored is the checkpoint that validates best, which may be of an earlier epoch; a claim about
 epochs is of what validation said at their ends, one about every epoch of two at least. A claim with ≤ or ≥ also holds
 where the two are equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where
-a paper calls two numbers close. The others are of any difference, however small: with one seed it may be chance, and
-so may that of two times whose ranges overlap. *Where*: the place in the paper; some comparisons stand in its tables
-alone, not in its text. *Open*: not measured, never trained alike, or not trained to the end where that is what the
-claim is of."""
+a paper calls two numbers close. The others are of any difference, however small: with one seed it may be chance. A
+claim of times is decided where all rounds of the measurement say the same, the slowest of the one and the fastest of
+the other too. *Where*: the place in the paper; some comparisons stand in its tables alone, not in its text. *Open*: not
+measured, never trained alike, not trained to the end where that is what the claim is of, or times that are too near."""
 HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model is
 less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how far
 ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test perplexities
@@ -155,14 +155,17 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
         return []
     verdicts = [each.holds for each in chosen]
     hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
-    decided = [each for each in chosen if each.holds is not None and each.better.results[0].metric != "seconds"]
+    decided = [each for each in chosen if each.holds is not None and not is_time(each)]
     several = sum(each.seeds > 1 for each in decided)
     others = sum(each.seeds == 1 and each.shorter is not None for each in decided)
     mixed = sum(bool(each.holds) and each.mixed for each in chosen)
-    in_mean = f" ({mixed} of these in the mean of the seeds, not with each)" if mixed else ""
+    close = sum(bool(each.holds) and each.close for each in chosen)
+    said = [f"{mixed} of these in the mean of the seeds, not with each"] * bool(mixed)
+    said += [f"{close} by numbers that are equal within 0.5 %"] * bool(close)
+    of_these = f" ({', '.join(said)})" if said else ""
     fewer = f", and {others} more after fewer epochs" if others else ""
     said = (
-        f"Of {len(chosen)}: {hold} hold{in_mean}, {fail} not, {open_} open. "
+        f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open. "
         f"By more than one seed: {several} of {len(decided)}{fewer}. "
         "All comparisons are under [Claims](#claims)."
     )
@@ -170,19 +173,33 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
 
 
 def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:
+    """Rows and claims by paper; a time is of some updates, and by no schedule."""
+    kinds = ["hold, full", "do not, full", "hold, shortened", "do not, shortened", "times: hold", "times: do not",
+             "open"]  # fmt: skip
     lines = []
     for paper in papers(manifest):
-        rows = [row for row in manifest.rows if row.paper == paper]
-        claims = [each for each in judged if each.claim["paper"] == paper and "aside" not in each.claim]
-        verdicts = [(each.holds, each.holds is not None and each.whole) for each in claims]
-        kinds = [(True, True), (False, True), (True, False), (False, False), (None, False)]
-        lines.append([paper, *counted(manifest, results, rows), *(verdicts.count(kind) for kind in kinds)])
+        rows = [row for row in manifest.rows if row.paper == paper and not row.aside]
+        found = [basis(each) for each in judged if each.claim["paper"] == paper and "aside" not in each.claim]
+        places = [kinds[:2], kinds[2:4], kinds[4:6]]
+        sorts = [kinds[6] if each is None else places[each[0]][not each[1]] for each in found]
+        lines.append([paper, *counted(manifest, results, rows), *map(sorts.count, kinds)])
     if len(lines) > 1:
         lines.append(["all", *(sum(column) for column in list(zip(*lines))[1:])])
-    head = ["paper", "rows", "measured", "trained by the full schedule", "claims that hold, full schedules",
-            "do not, full schedules", "hold, shortened", "do not, shortened", "open"]  # fmt: skip
+    head = ["paper", "rows", "measured", "trained by the full schedule", f"claims: {kinds[0]}", *kinds[1:]]
     table = tables.markdown(head, [[str(cell) for cell in line] for line in lines])
-    return "\n\n".join(filter(None, [table, certainty(judged), aside(judged)]))
+    return "\n\n".join(filter(None, [table, certainty(judged), aside(manifest, results, judged)]))
+
+
+def is_time(judged: Judged) -> bool:
+    return judged.better is not None and judged.better.results[0].metric == "seconds"
+
+
+def basis(judged: Judged) -> Optional[Tuple[int, bool]]:
+    """What a verdict rests on (0: full schedules, 1: shortened ones, 2: times), and whether the claim holds; ``None``:
+    it is open."""
+    if judged.holds is None:
+        return None
+    return 2 if is_time(judged) else 0 if judged.whole else 1, judged.holds
 
 
 def certainty(judged: Sequence[Judged]) -> str:
@@ -190,29 +207,29 @@ def certainty(judged: Sequence[Judged]) -> str:
     decided = [each for each in judged if each.holds is not None and "aside" not in each.claim]
     if not decided:
         return ""
-    trained = [each for each in decided if each.better.results[0].metric != "seconds"]
-    timed = len(decided) - len(trained)
-    full = sum(each.whole for each in decided)
-    times = f" Of the {full} by full schedules {timed} are of the time of updates, not of training." if timed else ""
-    alone, close = sum(each.seeds == 1 for each in trained), sum(each.close for each in decided)
+    alone, close = sum(each.seeds == 1 for each in decided if not is_time(each)), sum(each.close for each in decided)
     return (
         f"Of the {len(decided)} claims decided {alone} rest on one seed, where a small difference may be chance; in "
-        f"{close} the two numbers are equal within 0.5 %.{times} What a shortened schedule shows is which model is "
+        f"{close} the two numbers are equal within 0.5 %. What a shortened schedule shows is which model is "
         "ahead by then, not which is better in the end."
     )
 
 
-def aside(judged: Sequence[Judged]) -> str:
-    """The claims that the summary's table leaves out, by the reason."""
+def aside(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:
+    """The claims and rows that the summary's table leaves out, by the reason."""
     groups: Dict[str, List[Optional[bool]]] = {}
     for each in judged:
         if "aside" in each.claim:
-            groups.setdefault(tables.safe(each.claim["aside"]), []).append(each.holds)
+            groups.setdefault(each.claim["aside"], []).append(each.holds)
+    groups.update({row.aside: [] for row in manifest.rows if row.aside and row.aside not in groups})
     said = []
     for why, verdicts in groups.items():
         hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
-        said.append(f"{len(verdicts)} {why} ({hold} hold, {fail} do not, {open_} open)")
-    return f"Claims that are not counted here: {'; '.join(said)}." if said else ""
+        claims = f"{len(verdicts)} claims ({hold} hold, {fail} do not, {open_} open)" if verdicts else ""
+        rows = [row for row in manifest.rows if row.aside == why]
+        known = f"{len(rows)} rows ({counted(manifest, results, rows)[1]} measured)" if rows else ""
+        said.append(f"{' and '.join(filter(None, [claims, known]))} {tables.safe(why)}")
+    return f"Not counted here: {'; '.join(said)}." if said else ""
 
 
 def counted(manifest: Manifest, results: Results, rows: Sequence[Row]) -> List[int]:
@@ -260,7 +277,7 @@ def paper_figures(manifest: Manifest, results: Results, paper: str) -> List[str]
             continue
         file = (figures.FOLDER / f"{figure['id']}.png").as_posix()
         parts += [f"### {figure['figure']}: {figures.subject(figure)}"]
-        parts += [f"![{figures.title(manifest, drawing)}]({file})", caption(drawing)]
+        parts += [f"![{figures.title(manifest, drawing)}]({file})", caption(drawing), figure.get("note", "")]
     return parts + [f"Figures not measured, or but one point of them: {', '.join(missing)}."] * bool(missing)
 
 
@@ -282,4 +299,8 @@ def schedules(manifest: Manifest, results: Results, base: Path) -> List[str]:
     parts = [SCHEDULES, tables.schedules_table(manifest, results)]
     if outdated:
         parts += ["Trained with other flags than `tasks/*/rows.toml` has now:", "\n".join(outdated)]
+    unsaid = tables.unsaid(manifest, results, base)
+    if unsaid:
+        parts += ["Flags that the commands of some results leave out, as they were the presets' own then:",
+                  "\n".join(unsaid)]  # fmt: skip
     return parts

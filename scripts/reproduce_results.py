@@ -105,6 +105,10 @@ class Result:
     def command(self) -> List[str]:
         return self.data.get("commands", {}).get("train", [])
 
+    def unsaid(self, run: Run) -> List[str]:
+        """Flags that the command that trained it leaves out, as they were the default then."""
+        return [flag for flag in grouped(run.once_default) if self.command and flag.split()[0] not in self.command]
+
     def lacking(self, run: Run) -> List[str]:
         """Flags that the manifest has for the run now, and the command that trained it had not, but for those that say
         only how results are computed."""
@@ -116,8 +120,7 @@ class Result:
             return [cell for cell in (schedule.train[0], run.arch) if cell not in cells] + [
                 flag for flag in grouped(schedule.train[1:]) if flag not in grouped(self.command)
             ]
-        had = grouped(self.command)
-        had += [flag for flag in grouped(run.once_default) if flag.split()[0] not in self.command]
+        had = grouped(self.command) + self.unsaid(run)
         return [flag for flag in wanted(run, self.kind) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 
 

@@ -205,13 +205,14 @@ def described(training: Training, log: str, said: str) -> dict:
 
 
 def timed(training: Training, lock: int) -> dict:
-    """The time of an update of this architecture over that of the schedule's reference, side by side."""
+    """The time of an update of this architecture over that of the schedule's reference, side by side on its text."""
     output = training.folder
     output.mkdir(parents=True, exist_ok=True)
     reference, *sizes = training.schedule.train
     cells = list(dict.fromkeys([reference, training.run.arch]))
     flags = [
-        "updates", "--cells", *cells, *sizes, "--recurrence", "auto", "--rounds", "3",
+        "updates", "--data", training.data, "--cells", *cells, *sizes, "--recurrence", "auto", "--no-peers",
+        "--rounds", "5",
         "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
         "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
     ]  # fmt: skip

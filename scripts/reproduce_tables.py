@@ -72,11 +72,12 @@ def ours(found: Measured, decimals: int) -> str:
 
 
 def difference(found: Measured, published: float, decimals: int) -> str:
-    """Ours, rounded, less the paper's: ``+1.23 (+1.3 %)``."""
+    """Ours, rounded, less the paper's, and its share of the paper's before rounding: ``+1.23 (+1.3 %)``."""
     if not math.isfinite(found.mean) or not published:
         return ""
     apart = round(round(found.mean, decimals) - published, max(decimals, decimals_of(published))) + 0.0
-    return f"{apart:+.{decimals}f} ({100 * apart / published + 0.0:+.1f} %)"
+    per_cent = round(100 * (found.mean - published) / published, 1) + 0.0
+    return f"{apart:+.{decimals}f} ({per_cent:+.1f} %)"
 
 
 def links(results: Sequence[Result], run: Run, base: Path) -> str:
@@ -198,10 +199,11 @@ def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
 
 def verdict(judged: Judged) -> str:
     """``holds, 1 of 1 seed; trained for 3 epochs: does not hold, 0 of 2 seeds``: also by more seeds, shorter."""
+    said = judged.said + ", equal within 0.5 %" * (judged.holds is not None and judged.close)
     if judged.shorter is None:
-        return judged.said
+        return said
     epochs = [result.epochs for side in (judged.shorter.better, judged.shorter.worse) for result in side.results]
-    return f"{judged.said}; trained for {amount(epochs, 'epochs')}: {judged.shorter.said}"
+    return f"{said}; trained for {amount(epochs, 'epochs')}: {judged.shorter.said}"
 
 
 def printed(manifest: Manifest, paper: str, run: str, evaluate: Sequence[str] = ()) -> str:
@@ -262,3 +264,12 @@ def outdated(manifest: Manifest, results: Results, base: Path) -> List[str]:
             name = result.file.stem
             lines.append(f"- [{name}]({relative(result.file, base)}) was trained without {code(lacking)}")
     return lines
+
+
+def unsaid(manifest: Manifest, results: Results, base: Path) -> List[str]:
+    """A line for each flag that the command of a training does not name and was the default then, with the results."""
+    found: Dict[str, List[str]] = {}
+    for result in results.all:
+        for flag in result.unsaid(manifest.runs[result.run]):
+            found.setdefault(flag, []).append(f"[{result.file.stem}]({relative(result.file, base)})")
+    return [f"- {code([flag])}: {', '.join(names)}" for flag, names in found.items()]

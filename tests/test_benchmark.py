@@ -268,6 +268,22 @@ def test_flags_of_every_training_are_fairseqs():
         assert each["role"] in (args.arch, getattr(args, "recurrence", "auto"))
 
 
+def test_updates_on_a_given_text(tmp_path):
+    """The same for all that are measured, without a process that loads it; its break mode is everybody's."""
+    folder = benchmark.write_corpus(tmp_path / "text", 30, 500)
+    asked = ("updates", "--quick", "--cells", "r_rntn_lm_salle_ptb", "--data", folder, "--sample-break-mode", "eos")
+    contenders = plans.PLANS["updates"](arguments(*asked))["contenders"]
+    assert [each["role"] for each in contenders] == ["naive", "auto", "lstm_lm"]
+    for each in contenders:
+        assert each["spec"]["data"] == folder and "corpus_tokens" not in each["spec"]
+        args = options.parse_args_and_arch(options.get_training_parser(), ["data", *each["spec"]["flags"]])
+        assert str(args.sample_break_mode) == "eos" and args.num_workers == 0
+    benchmark.prepare(contenders, tmp_path)
+    assert [each["spec"]["data"] for each in contenders] == [folder] * 3
+    ours = plans.PLANS["updates"](arguments(*asked, "--no-peers"))["contenders"]
+    assert [each["role"] for each in ours] == ["naive", "auto"]
+
+
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -497,6 +513,10 @@ def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
     [
         (["cells", "--cells", "nope"], "--cells nope: neither a cell nor an architecture"),
         (["bars", "--cells", "gru"], "the bars are about given cells"),
+        (["cells", "--data", "x"], "--data is for the command updates"),
+        (["generation", "--no-peers"], "--no-peers is for the command updates"),
+        (["bars", "--sample-break-mode", "eos"], "--sample-break-mode is for the command updates"),
+        (["updates", "--data", "nowhere"], "--data nowhere: no binarised text"),
         (["cells", "--rounds", "0"], "--rounds 0 must be at least 1"),
         (["updates", "--cells", "basic_gru"], "updates: no language model among --cells basic_gru"),
         (["generation", "--cells", "basic_gru"], "generation: no language model among --cells basic_gru"),

@@ -25,7 +25,7 @@ from reproduce_manifest import Refused
 from tiny_rows import ROOT, ROWS, result
 
 
-def test_a_measurement_of_time_has_the_papers_sizes(place, monkeypatch, capsys):
+def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, capsys):
     """The flags beside the reference reach the benchmark, which knows them."""
     rows = place / "tasks" / "tiny" / "rows.toml"
     timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
@@ -39,12 +39,11 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, monkeypatch, capsys):
         return 1, "no"
 
     monkeypatch.setattr(reproduce_run, "call", call)
-    assert (
-        reproduce.main(["run", "one", "--threads", "3"]) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
-    )
+    run = ["run", "one", "--threads", "3", "--data", f"tiny={corpus}"]
+    assert reproduce.main(run) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
     ((command, args),) = asked
     assert command == "scripts/benchmark.py" and (args.batch, args.steps, args.updates) == (20, 30, 40)
-    assert args.threads == 3
+    assert args.threads == 3 and args.data == str(corpus) and not args.peers
     assert args.cells == ["gru_lm", "elman_lm"]
 
 

@@ -350,7 +350,33 @@ def test_claims_aside_are_counted_apart(manifest, rows):
     whole = line(report.summary(manifest, report.Results(rows), judged), "T16")
     judged.append(judge(manifest, report.Results(rows), {**manifest.claims[0], "aside": "in a table alone"}))
     shown = report.summary(manifest, report.Results(rows), judged)
-    assert line(shown, "T16") == whole and whole[-3:] == ["1", "0", "0"]
-    assert shown.endswith("\n\nClaims that are not counted here: 1 in a table alone (1 hold, 0 do not, 0 open).")
+    assert line(shown, "T16") == whole and whole[-5:] == ["1", "0", "0", "0", "0"]
+    assert shown.endswith("\n\nNot counted here: 1 claims (1 hold, 0 do not, 0 open) in a table alone.")
     judged.append(judge(manifest, report.Results(rows), {**manifest.claims[0], "aside": "a\n# <b>"}))
-    assert report.summary(manifest, report.Results(rows), judged).endswith("; 1 a # &lt;b> (1 hold, 0 do not, 0 open).")
+    assert report.summary(manifest, report.Results(rows), judged).endswith(
+        "; 1 claims (1 hold, 0 do not, 0 open) a # &lt;b>."
+    )
+
+
+def test_rows_aside_are_counted_apart(manifest, rows):
+    result(rows, "gru", 110.0)
+    manifest.rows[0] = replace(manifest.rows[0], aside="of another reading")
+    shown = report.summary(manifest, report.Results(rows), [])
+    assert line(shown, "T16")[1:3] == ["2", "0"]
+    assert shown.endswith("Not counted here: 1 rows (1 measured) of another reading.")
+
+
+@pytest.mark.parametrize("low, high, said", [(1.05, 1.09, True), (1.05, 1.11, None), (1.11, 1.3, False)])
+def test_a_time_is_decided_where_all_rounds_agree(manifest, rows, low, high, said):
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "curve": []}
+    manifest.runs["time-gru"] = replace(manifest.runs["time-lstm"], id="time-gru", arch="gru_lm")
+    result(rows, "time-gru", 0, "paper", **timed, test={"": {"ratio": (low + high) / 2, "low": low, "high": high}})
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": {"ratio": 1.0, "low": 1.0, "high": 1.0}})
+    sides = {"better": "time-gru", "worse": "time-lstm"}
+    claim = {**manifest.claims[0], **sides, "text": "time: GRU as LSTM, within 10 %", "within": 0.1}
+    assert judge(manifest, report.Results(rows), claim).holds is said
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": {"ratio": 1.2, "low": 1.1, "high": 1.3}})
+    claim = {**manifest.claims[0], **sides, "text": "time: GRU < LSTM"}
+    found = judge(manifest, report.Results(rows), claim)
+    assert found.holds is (True if high < 1.1 else None)
+    assert high < 1.1 or found.said == "open: the rounds of the measurement differ by more than the two times"

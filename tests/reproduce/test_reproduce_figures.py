@@ -1,5 +1,6 @@
 """The figures drawn from made-up results."""
 
+import math
 from dataclasses import replace
 
 import reproduce_figures as figures
@@ -70,6 +71,15 @@ def test_a_sweep_needs_two_points_of_a_line(manifest, rows):
     result(rows, "other", 100.0)
     plan, axes = drawn(manifest, rows, 2)
     assert legend(axes) == ["f", "g", "published"] and set(plan.drawn) == {"gru", "plain", "other"}
+
+
+def test_a_line_of_a_sweep_breaks_where_a_point_was_not_measured(manifest, rows):
+    for run, value in (("plain", 90.0), ("lstm", 70.0), ("gru", 110.0)):
+        result(rows, run, value)
+    ours = drawn(manifest, rows, 2)[1].lines[2]
+    assert ours.get_xdata().tolist() == [1, 10, 100] and str(ours.get_ydata().tolist()) == "[90.0, nan, 70.0]"
+    result(rows, "other", math.nan)
+    assert str(drawn(manifest, rows, 2)[1].lines[2].get_ydata().tolist()) == "[90.0, nan, 70.0]"
 
 
 def test_legend_names(manifest):
