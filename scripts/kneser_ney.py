@@ -141,7 +141,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
         run(args.data, args.output, args.order, args.discount_fallback)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"kneser_ney: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0

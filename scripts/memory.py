@@ -13,6 +13,7 @@ encoder. Needs matplotlib: ``pip install 'rntn-plugins[plots]'``.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
@@ -53,7 +54,8 @@ def load(checkpoint: str, data: str):
         (model,), _, task = checkpoint_utils.load_model_ensemble_and_task([checkpoint], overrides)
         return model.float().eval(), task, *reading_layers(model)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{checkpoint}: {error}") from None
+        cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # which seeking before the start raises
+        raise ValueError(f"{checkpoint}: {'it is cut off' if cut else error}") from None
     except Exception as error:  # pickle, zip files and fairseq's registries raise all kinds
         line = (str(error).strip().splitlines() or [""])[0]
         raise ValueError(
@@ -171,12 +173,16 @@ def main(arguments: Optional[List[str]] = None) -> int:
 
     for name in ("fairseq", "rntn_plugins", "matplotlib"):  # fairseq lets everybody speak
         logging.getLogger(name).setLevel(logging.WARNING)
-    from fairseq import utils
-
-    import rntn_plugins  # noqa: F401  (registers the models)
-
     try:
+        from fairseq import utils
+
+        import rntn_plugins  # noqa: F401  (registers the models)
+
+        if not 0 <= args.seed < 2**32:
+            raise ValueError(f"--seed {args.seed}: no number from 0 to {2**32 - 1}")
         if args.user_dir:
+            if not Path(args.user_dir).exists():
+                raise ValueError(f"--user-dir {args.user_dir}: not there")
             utils.import_user_module(args)
         check_outputs(args)
         result = analyse(args)
@@ -184,7 +190,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
             Path(args.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             print(f"wrote {args.json}")
         draw(result, args.out)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"memory: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     print(f"wrote {args.out}")

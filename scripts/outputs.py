@@ -1,9 +1,10 @@
-"""What the scripts share of their output: pictures' names, legends, and readers that have gone."""
+"""What the scripts share of their output: pictures' names, legends, whole files, readers that have gone."""
 
 import os
 import sys
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, Iterator, List
 
 #: of the pictures that the scripts write
 ENDINGS = (".png", ".svg", ".pdf")
@@ -34,6 +35,32 @@ def told_apart(files: List[str], *names: Callable[[Path], str]) -> List[str]:
         if len(set(found)) == len(found):
             return found
     return files
+
+
+@contextmanager
+def whole(file: Path) -> Iterator[Path]:
+    """Where to write what is to be *file*: in its place once it is whole, so that a full disk leaves what was there.
+
+    Raises:
+        OSError: with the file's name, which Python does not give where a disk is full.
+    """
+    part = file.with_name(f"{file.name}.part")
+    try:
+        yield part
+        os.replace(part, file)
+    except OSError as error:
+        if error.filename:
+            raise
+        raise type(error)(error.errno, error.strerror, str(file)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def say(text: str) -> None:
+    """A line to standard output at once, in one piece, since others print at the same time; whoever reads it may have
+    gone, or the disk be full: the work goes on."""
+    with suppress(OSError):
+        print(f"{text}\n", end="", flush=True)
 
 
 def reader_gone() -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import concurrent.futures
+import contextlib
 import itertools
 import logging
 import os
@@ -26,23 +27,25 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Callable, Iterator, List, Optional, Tuple
 
 import reproduce_manifest as manifests
-from outputs import reader_gone
-from reproduce_logs import curve
+from outputs import reader_gone, say
+from reproduce_logs import curve, epochs_done
 from reproduce_manifest import KINDS, METRICS, SEEDS, Manifest, Refused
 from reproduce_process import at_work, relative, start_anew, stop_all, take_gpu
+from reproduce_results import validated
 from reproduce_run import carry_out, earlier
 from reproduce_tables import length
 from reproduce_training import Settings, Training
 
+LOOK = 30  # seconds from look to look at the logs
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def seconds(text: str) -> float:
     """``90s``, ``30m``, ``1.5h``, ``2d``."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)([smhd])", text)
     if not match or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no time: 90s, 30m, 1.5h or 2d")
     return float(match[1]) * UNITS[match[2]]
@@ -52,6 +55,8 @@ def pair(text: str) -> List[str]:
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=FOLDER, for example ptb=data-bin/ptb")
+    if ":" in folder:
+        raise argparse.ArgumentTypeError(f"{folder!r}: a colon separates folders for fairseq-train")
     return [name, folder]
 
 
@@ -76,6 +81,8 @@ def settings_of(args) -> Settings:
     if cuda and not torch.cuda.is_available():
         raise Refused("--device cuda: torch sees no GPU here")
     data = {name: relative(Path(folder).resolve()) for name, folder in args.data}
+    if len(data) < len(args.data):
+        raise Refused("--data: two folders of one name")
     return Settings(args.schedule, data, args.budget, args.threads or max(1, cores // args.jobs), cuda)
 
 
@@ -83,20 +90,30 @@ def settings_of(args) -> Settings:
 
 
 def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
-    """What is to run, in the order of the names.
+    """What is to run, in the order of the names. Of papers, tables and figures what has no such schedule is left out,
+    and what counts or times, which is the same with every seed, has one; both is said.
 
     Raises:
-        Refused: before anything runs, for an unknown name, or data or a schedule that is not there.
+        Refused: before anything runs, for an unknown name, or data that are not there, or where a run that is named
+            itself, or all of them, have no such schedule.
     """
     known = {run.schedule.data for run in manifest.runs.values()}
     for name in settings.data.keys() - known:
         raise Refused(f"--data {name}: no run has such data; there are {', '.join(sorted(known))}")
-    found = []
-    for run in manifest.select(args.names):
-        for seed in dict.fromkeys(args.seeds or run.seeds):
-            training = Training(run, seed, settings)
-            if training.schedule.metric != "seconds":
-                training.data  # noqa: B018 (raises where there is none)
+    found: List[Training] = []
+    chosen = manifest.select(args.names)
+    without = [run for run in chosen if settings.kind not in run.schedule.kinds]
+    if len(without) < len(chosen) and not {run.id for run in without} & set(args.names):
+        chosen = [run for run in chosen if run not in without]
+        if without:
+            say(f"left out, without a {settings.kind} schedule: {', '.join(run.id for run in without)}")
+    for run in chosen:
+        seeds = args.seeds or run.seeds
+        if run.untrained and (args.seeds or settings.budget):
+            say(f"{run.id}: no training; --seeds and --budget do not change it")
+        for number in dict.fromkeys(run.seeds[:1] if run.untrained else seeds):
+            training = Training(run, number, settings)
+            training.schedule, training.data  # noqa: B018 (raise where there is none)
             found.append(training)
     return found
 
@@ -105,29 +122,78 @@ def run(manifest: Manifest, args) -> int:
     settings = settings_of(args)
     todo = trainings(manifest, args, settings)
     start_anew()
-    signal.signal(signal.SIGTERM, interrupt)
-    print(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
-          f"{'GPU' if settings.cuda else 'CPU'}", flush=True)  # fmt: skip
-    failed = 0
+    say(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
+        f"{'GPU' if settings.cuda else 'CPU'}")  # fmt: skip
+    failed, told = 0, {training.name: progress(training)[0] for training in todo}
     own = {"initializer": take_gpu, "initargs": (itertools.cycle(gpus()),)} if settings.cuda else {}
-    with concurrent.futures.ThreadPoolExecutor(args.jobs, **own) as pool:
-        going = {pool.submit(one, training, manifest): training for training in todo}
+    with ending_all() as usual, concurrent.futures.ThreadPoolExecutor(args.jobs, **own) as pool:
         try:
-            for number, done in enumerate(concurrent.futures.as_completed(going), 1):
-                try:
-                    said = done.result()
-                except Refused as error:
-                    failed, said = failed + 1, f"failed: {error}"
-                except Exception as error:  # ours; the others go on
-                    failed, said = failed + 1, f"failed: {type(error).__name__}: {error}"
-                    if isinstance(error, OSError) and not error.filename:  # a full disk, a limit of sizes
-                        said += f", in {relative(going[done].folder)} or {relative(settings.results)}"
-                print(f"[{number}/{len(todo)}] {going[done].name}: {said}", flush=True)
+            going = {pool.submit(one, training, manifest): training for training in todo}
+            left = set(going)
+            while left:
+                done, left = concurrent.futures.wait(left, LOOK, concurrent.futures.FIRST_COMPLETED)
+                for each in done:
+                    training, number = going[each], len(going) - len(left)
+                    try:
+                        said = each.result()
+                    except Refused as error:
+                        failed, said = failed + 1, f"failed: {error}"
+                    except Exception as error:  # ours; the others go on
+                        failed, said = failed + 1, f"failed: {type(error).__name__}: {error}"
+                        if isinstance(error, OSError) and not error.filename:  # a full disk, a limit of sizes
+                            said += f", in {relative(training.folder)} or {relative(settings.results)}"
+                    say(f"[{number}/{len(todo)}] {training.name}: {said}")
+                for each in left:
+                    training = going[each]
+                    validations, said = progress(training) if each.running() else (0, "")
+                    if validations > told[training.name]:
+                        told[training.name] = validations
+                        say(f"{training.name}: {said}")
         except KeyboardInterrupt:
+            usual()  # a second signal does not come between
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
     return 1 if failed else 0
+
+
+@contextlib.contextmanager
+def ending_all() -> Iterator[Callable[[], None]]:
+    """Signals that end us raise ``KeyboardInterrupt``, as Ctrl-C does, so that our commands end too; after the call
+    that it gives they are ignored. What was to be ignored (``nohup``) is."""
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def set_all(handler) -> None:
+        for number, usual in before.items():
+            if usual != signal.SIG_IGN:
+                signal.signal(number, handler)
+
+    set_all(interrupt)
+    try:
+        yield lambda: set_all(signal.SIG_IGN)
+    finally:
+        for number, usual in before.items():
+            signal.signal(number, usual)
+
+
+def progress(training: Training) -> Tuple[int, str]:
+    """By its log how often a training was validated, and how far it is: ``3,984 updates, 50 % of the schedule;
+    validation: ppl 151.2``."""
+    log = training.folder / "train.log"
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    points = curve(text)
+    valid = [point for point in points if "valid" in point]
+    updates = max([int(number) for number in re.findall(r"num_updates=(\d+)", text)[-1:]]
+                  + [point["updates"] for point in points[-1:]], default=0)  # fmt: skip
+    if not updates:
+        return 0, "0 updates"
+    now = [*points, {"epoch": 1, "updates": updates}]
+    share = training.schedule.share(epochs_done(now, text), updates)
+    key = validated(training.schedule.metric)
+    value = valid[-1]["valid"].get(key) if valid else None
+    said = f"; validation: {key} {value:g}" if value is not None else ""
+    return len(valid), f"{updates:,} updates, {100 * share:.0f} % of the schedule{said}"
 
 
 def gpus() -> List[str]:
@@ -146,10 +212,11 @@ def interrupt(number: int, frame) -> None:
 
 def one(training: Training, manifest: Manifest) -> str:
     """Carry out a training; what to say of it."""
-    # the line and its end in one piece, since others print at the same time
-    print(f"{training.name}: started; its log is {training.folder}/train.log\n", end="", flush=True)
+    say(f"{training.name}: started; its log is {training.folder}/train.log")
     result = carry_out(training, manifest.evaluations(training.run.id))
-    return ("an earlier result went further and is kept; " if result.get("kept") else "") + summary(result)
+    if "kept" in result:
+        return f"{summary(result['kept'])}; not kept, as an earlier result went further: {summary(result)}"
+    return summary(result)
 
 
 def summary(result: dict) -> str:
@@ -213,18 +280,19 @@ def seeds_of(run, kind: str, settings: Settings) -> List[int]:
 
 def state(training: Training) -> tuple:
     """Of a training: complete, partial, begun or not run, and what to say."""
+    who = at_work(training.folder)
     if training.result.is_file():
         try:
             result = earlier(training)
         except Refused as error:
             return "damaged", str(error)
-        return "complete" if result["complete"] else "partial", summary(result)
-    log = training.folder / "train.log"
-    if log.is_file():
-        points = curve(log.read_text(encoding="utf-8", errors="replace"))
-        who = at_work(training.folder)
-        then = f"{who} is at work on it" if who else "run it again to go on"
-        return "begun", f"begun, {points[-1]['updates'] if points else 0:,} updates; {then}"
+        more = f"; {who} is at work on it: {progress(training)[1]}" if who else ""
+        return "complete" if result["complete"] else "partial", summary(result) + more
+    if (training.folder / "train.log").is_file():
+        return (
+            "begun",
+            f"begun, {progress(training)[1]}; {f'{who} is at work on it' if who else 'run it again to go on'}",
+        )
     return "not run", ""
 
 
@@ -243,7 +311,7 @@ def parse(arguments: Optional[List[str]]):
     )  # fmt: skip
     commands = parser.add_subparsers(dest="command", required=True)
     lists = commands.add_parser("list", help="what there is")
-    runs = commands.add_parser("run", help="train, score and write down")
+    runs = commands.add_parser("run", help="train, score and write down", epilog=parser.epilog)
     states = commands.add_parser("status", help="what was run, and how far")
     commands.add_parser("report", help="write RESULTS.md and results/figures")
     for each, wanted in ((lists, "*"), (states, "*"), (runs, "+")):
@@ -270,6 +338,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0; 1 if a run failed; 2 after one line that says what is wrong."""
     args = parse(arguments)
     logging.getLogger("fairseq").setLevel(logging.WARNING)  # it lets everybody speak
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # what a terminal without Unicode cannot show
     try:
         code = {"list": show, "run": run, "status": status, "report": report}[args.command](manifests.load(), args)
         sys.stdout.flush()
@@ -280,8 +350,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
             return 0
         print(f"reproduce: error: {error}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        print(f"reproduce: error: {error}; pip install -e .", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
-        print("reproduce: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        then = "; the same command goes on from the last checkpoint" if args.command == "run" else ""
+        print(f"reproduce: stopped{then}", file=sys.stderr)
         return 130
 
 

@@ -41,12 +41,10 @@ class Calls:
         self.file = folder / FILE
         self.all = self.read() if updates else []
         if self.all and self.all[-1]["wall"] is None and self.all[-1]["started"] and log.is_file():
-            begun = datetime.datetime.fromisoformat(self.all[-1]["started"]).timestamp()
+            begun = moment(self.all[-1]["started"])
             self.all[-1]["wall"] = round(max(0.0, log.stat().st_mtime - begun), 1)
-        where = dict(where)
         self.all.append({
-            "started": datetime.datetime.now().isoformat(timespec="seconds"), "updates": updates,
-            "commit": where.pop("commit"), "modified": bool(where.pop("changed_files")), "environment": where,
+            "started": datetime.datetime.now().isoformat(timespec="seconds"), "updates": updates, **whose(where),
             "wall": None,
         })  # fmt: skip
         self.save()
@@ -92,13 +90,26 @@ class Calls:
         }
 
 
+def whose(where: Dict[str, Any]) -> Dict[str, Any]:
+    """Code and machine from ``scripts/benchmark.py``'s environment: ``commit``, ``modified`` (``None``: not known, as
+    without git) and ``environment``."""
+    where = dict(where)
+    commit, changed = where.pop("commit"), where.pop("changed_files")
+    return {"commit": commit, "modified": None if commit is None else bool(changed), "environment": where}
+
+
+def moment(text: str) -> float:
+    """Seconds since 1970 of a time in ISO format; ``ValueError`` or ``OverflowError`` if it is none."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
 def is_call(given: Any) -> bool:
     """Whether it is an object as :class:`Calls` writes it."""
     if not isinstance(given, dict) or given.keys() != UNKNOWN.keys():
         return False
     try:
-        datetime.datetime.fromisoformat(given["started"] or "2000-01-01")
-    except (TypeError, ValueError):
+        moment(given["started"] or "2000-01-01")
+    except (OSError, OverflowError, TypeError, ValueError):
         return False
     wall = given["wall"]
     return (

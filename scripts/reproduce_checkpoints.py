@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import List, Optional, Tuple
@@ -51,13 +52,15 @@ def read(path: Path) -> Tuple[int, float]:
         return int(state["optimizer_history"][-1]["num_updates"]), seconds
     except Exception as error:  # torch raises many kinds
         passing = isinstance(error, OSError) and error.errno != errno.EINVAL  # which seeking before a cut file raises
-        if passing or isinstance(error, MemoryError):
+        if passing or isinstance(error, (MemoryError, UnicodeError)):  # a name that the locale cannot say
             raise
         raise Damaged(next(iter(str(error).splitlines()), type(error).__name__)) from None
 
 
 def checkpoints(folder: Path) -> List[Path]:
-    return sorted(folder.glob("checkpoint_*.pt"))
+    """Those of names that fairseq gives: the best, the last, after an epoch, after updates of an epoch."""
+    names = re.compile(r"checkpoint_(best|last|\d+|\d+_\d+)\.pt")
+    return sorted(path for path in folder.glob("checkpoint_*.pt") if names.fullmatch(path.name))
 
 
 def mend(folder: Path) -> Optional[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
+from outputs import whole
 from reproduce_manifest import KINDS, ROOT, Manifest, Row, runs_of
 from reproduce_results import Measured, Results, measured, rank
 
@@ -259,7 +260,9 @@ def draw(manifest: Manifest, results: Results, folder: Path = ROOT / FOLDER) -> 
         files = folder / f"{figure['id']}.png", folder / f"{figure['id']}.svg"
         with matplotlib.rc_context({"svg.hashsalt": figure["id"]}):
             page = picture(manifest, drawing)
-            page.savefig(files[0], dpi=120, metadata={"Software": None})
-            page.savefig(files[1], metadata={"Date": None, "Creator": None})
+            for file, how in zip(files, ({"dpi": 120, "metadata": {"Software": None}},
+                                         {"metadata": {"Date": None, "Creator": None}})):  # fmt: skip
+                with whole(file) as part:
+                    page.savefig(part, format=file.suffix[1:], **how)
         written += files
     return written

@@ -86,7 +86,8 @@ def kept_lines(log: str, every: bool = False) -> str:
     Args:
         every: all lines but those that name such folders: a script's log.
     """
-    secret = re.compile("|".join(map(re.escape, {str(ROOT), sys.prefix, str(Path.home())})))
+    folders = {str(folder) for folder in (ROOT, Path(sys.prefix), Path.home()) if folder != Path(folder.anchor)}
+    secret = re.compile("|".join(map(re.escape, folders)))
     lines = [line for line in log.splitlines() if (every or KEPT_LINES.match(line)) and not secret.search(line)]
     return "\n".join(lines) + "\n"
 

@@ -86,6 +86,8 @@ CLAIM = ("paper", "where", "text", "better", "worse")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
 HEADLINES = "headlines"
 SEEDS = 2**32  # numpy's bound
+#: what the script itself tells fairseq-train
+OURS = ("--arch", "--max-epoch", "--max-update", "--seed", "--save-dir", "--stop-time-hours", "--user-dir", "--task")
 LARGEST = 1e15  # no number of a paper, schedule or corpus is; a whole number may have hundreds of digits in TOML
 
 
@@ -143,6 +145,11 @@ class Run:
     flags: Tuple[str, ...]
     seeds: Tuple[int, ...]
     once_default: Tuple[str, ...] = ()
+
+    @property
+    def untrained(self) -> bool:
+        """Whether it counts or measures time: the same with every seed, and without a length."""
+        return bool(self.schedule.script) or self.schedule.metric == "seconds"
 
 
 @dataclass(frozen=True)
@@ -260,6 +267,8 @@ def add(manifest: Manifest, file: Path) -> None:
             raise ValueError(f"there are two runs {entry['id']!r}")
         known(entry, "id", "arch", "schedule", "flags", "once_default", "seeds")
         named(entry["id"])
+        if entry["id"] == HEADLINES:
+            raise ValueError(f"{HEADLINES!r} is no name of a run: it stands for those of the main comparisons")
         seeds = entry.get("seeds", [1])
         able = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed < SEEDS for seed in seeds)
         if not able or not seeds:
@@ -267,6 +276,7 @@ def add(manifest: Manifest, file: Path) -> None:
                 f"seeds = {seeds!r} of run {entry['id']!r} must be whole numbers from 0 to {SEEDS - 1}, one at least"
             )
         flags, once_default = (words(entry.get(name, "")) for name in ("flags", "once_default"))
+        reserved(flags, f"run {entry['id']!r}")
         manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
         complete(entry, "paper", "table", "row", "column", "run")
@@ -285,6 +295,7 @@ def add(manifest: Manifest, file: Path) -> None:
         read_claim(claim)
         manifest.claims.append({**claim, "evaluate": words(claim.get("evaluate", ""))})
     above_zero(given, "tokens")
+    whole_number(given, "tokens")
     known(given, "data", "task", "command", "tokens")
     texts(given, "data", "task", "command")
     if given["command"] not in SCORING:
@@ -300,6 +311,8 @@ def read_figure(figure: dict) -> None:
     if not all(isinstance(said, str) for said in dict(figure.get("tables", {})).values()):
         raise ValueError(f"tables of figure {figure['id']!r} must be some text each")
     texts(figure, "id", "paper", "figure", "title", "kind", "subset", "metric", "x", "note")
+    if figure.get("subset", "valid") not in ("train", "valid"):
+        raise ValueError(f"subset {figure['subset']!r} of figure {figure['id']!r} is neither 'train' nor 'valid'")
     named(figure["id"])
     if figure["kind"] == "curves":
         complete(figure, "runs")
@@ -358,8 +371,9 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
     texts(settings, "train", "evaluate", "metric", "because", "data", "script")
     for form in (settings, *shorter.values()):
         texts(form, "drop", "train", "because")
-        if not isinstance(form.get("updates", 1), int):
-            raise ValueError(f"updates = {form['updates']!r} of schedule {name!r} must be a whole number")
+        for number in ("updates", "tokens"):
+            whole_number(form, number, f" of schedule {name!r}")
+        reserved(words(form.get("train", "")), f"schedule {name!r}")
         above_zero(form, "epochs", "updates", "tokens")
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
@@ -414,6 +428,17 @@ def above_zero(entry: dict, *names: str) -> None:
         value = entry.get(name)
         if value is not None and not (type(value) in (int, float) and 0 < value < LARGEST):
             raise ValueError(f"{name} = {shortly(value)} must be a number above 0, and less than {LARGEST:g}")
+
+
+def whole_number(entry: dict, name: str, where: str = "") -> None:
+    if type(entry.get(name, 1)) is not int:
+        raise ValueError(f"{name} = {shortly(entry[name])}{where} must be a whole number")
+
+
+def reserved(flags: Sequence[str], what: str) -> None:
+    for flag in flags:
+        if flag.partition("=")[0] in OURS:
+            raise ValueError(f"{flag} of {what}: epochs, updates, seeds, arch and task stand for such flags")
 
 
 def shortly(value: Any) -> str:

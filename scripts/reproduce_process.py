@@ -81,19 +81,20 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
         return code, written.read().decode("utf-8", errors="replace")
 
 
-def stop(process: subprocess.Popen) -> None:
-    """End a command that may have ended."""
-    process.terminate()
-    process.wait()
-    _going.discard(process)
+def stop(*processes: subprocess.Popen) -> None:
+    """End commands that may have ended, all at once."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
+        _going.discard(process)
 
 
 def stop_all() -> None:
     """End what runs, in whatever thread, and start nothing more; who waits for it sees it fail."""
     with _starting:
         _stopped.set()
-    for process in list(_going):
-        stop(process)
+    stop(*list(_going))
 
 
 def start_anew() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import reproduce_figures as figures
 import reproduce_tables as tables
 from benchmark_charts import MATPLOTLIB_MISSING
+from outputs import whole
 from reproduce_claims import Judged, judge
 from reproduce_manifest import ROOT, Manifest, Row
 from reproduce_results import Results
@@ -93,7 +94,8 @@ def write(manifest: Manifest, results: Results, out: Path = ROOT / "RESULTS.md")
         Refused: as :func:`write_all`.
     """
     results.check(manifest)
-    out.write_text(page(manifest, results, out.parent), encoding="utf-8")
+    with whole(out) as part:
+        part.write_text(page(manifest, results, out.parent), encoding="utf-8")
     return out
 
 

@@ -6,6 +6,7 @@ Checkpoints and the log lie in ``runs/<run>.<schedule>.seed<N>``, where an inter
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -13,13 +14,15 @@ import re
 import shutil
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import reproduce_results
-from reproduce_calls import Calls
+from outputs import whole
+from reproduce_calls import Calls, whose
 from reproduce_checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduce_manifest import ROOT, Refused
@@ -38,20 +41,21 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     Args:
         evaluations: flags of the scorings, the plain one first.
     Returns:
-        the result; with ``kept`` true where an earlier one was better.
+        the result; where an earlier one is kept as it was better, this in ``kept``.
     Raises:
         Refused: a command failed, and the message says where its output is; or another process is at this training.
     """
     earlier(training)  # so that a damaged one, or a folder that cannot be written, is no surprise after the training
     training.result.parent.mkdir(parents=True, exist_ok=True)
-    for part in map(part_of, (training.result, log_of(training))):
-        part.touch()
-        part.unlink()
+    for file in (training.result, log_of(training)):
+        if file.is_dir():
+            raise Refused(f"{relative(file)} is a folder")
+    with tempfile.TemporaryFile(dir=training.result.parent):
+        pass  # something can be written there
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
             where = environment(training.settings, "scripts/benchmark.py")
-            from_here = {"commit": where.pop("commit"), "modified": bool(where.pop("changed_files"))}
-            return write(training, timed(training, lock), "", {**from_here, "environment": where})
+            return write(training, timed(training, lock), "", whose(where))
         return trained(training, evaluations, lock)
 
 
@@ -79,18 +83,27 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     scores = {key: score(training, each, lock) for key, each in scorings.items()}
     check_tokens(training, scores)
     valid = score(training, training.score_flags((), "valid"), lock)
-    whole = before + said
-    came = described(training, whole, said)
+    log_of_all = before + said
+    came = described(training, log_of_all, said)
     made = calls.ended(time.monotonic() - clock, came["updates"])
     seconds = {"train": round(saved(training.folder)[1], 1), "wall": made.pop("wall")}
     found = {
-        **came, "curve": curve(whole), "valid": valid, "test": scores, "seconds": seconds,
-        "commands": {"train": [command, *flags],
-                     "score": {key: [f"fairseq-{training.schedule.command}", *each] for key, each in scorings.items()}},
+        **came, "curve": curve(log_of_all), "valid": valid, "test": scores, "seconds": seconds,
+        "commands": {"train": named(training, [command, *flags]),
+                     "score": {key: named(training, [f"fairseq-{training.schedule.command}", *each])
+                               for key, each in scorings.items()}},
         "data": {"name": training.schedule.data, "sha256": data},
         "started": made.pop("started"),
     }  # fmt: skip
-    return write(training, found, whole, made)
+    return write(training, found, log_of_all, made)
+
+
+def named(training: Training, command: List[str]) -> List[str]:
+    """A command with the usual folder in place of one outside of the repository, which is of this machine."""
+    usual = f"data-bin/{training.schedule.data}"
+    folder = training.settings.data.get(training.schedule.data, usual)
+    outside = folder.startswith("..") or os.path.isabs(folder)
+    return [part.replace(folder, usual) if outside else part for part in command]
 
 
 def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -> None:
@@ -182,17 +195,26 @@ def check_tokens(training: Training, scores: dict) -> None:
 
 
 def described(training: Training, log: str, said: str) -> dict:
-    """How far the training came."""
+    """How far the training came: complete, where the schedule or its rule ended it.
+
+    Raises:
+        Refused: the log does not tell it.
+    """
     if training.schedule.script:
-        whole = {"epochs": 1.0, "updates": 0, "of_schedule": 1.0, "of_paper": 1.0, "parameters": None}
-        return {"complete": True, "stopped": "schedule", **whole}
+        all_of_it = {"epochs": 1.0, "updates": 0, "of_schedule": 1.0, "of_paper": 1.0, "parameters": None}
+        return {"complete": True, "stopped": "schedule", **all_of_it}
     points = curve(log)
-    updates = points[-1]["updates"] if points else 0
+    updates, made = points[-1]["updates"] if points else 0, saved(training.folder)[0]
+    if updates < made:
+        raise Refused(
+            f"{training.name}: its log ends after {updates:,} updates, its checkpoint has {made:,}: "
+            f"remove {relative(training.folder)} to begin anew"
+        )
     epochs = epochs_done(points, log)
     stopped = next((name for name, words in STOPS.items() if re.search(words, said)), "schedule")
-    complete = stopped != "budget"
     of_schedule = training.schedule.share(epochs, updates)
     of_paper = training.run.schedule.share(epochs, updates)
+    complete = stopped == "rule" or (stopped == "schedule" and of_schedule > 0.999)
     if stopped == "rule":
         of_schedule = 1.0
         of_paper = 1.0 if training.settings.kind == "paper" else of_paper
@@ -231,7 +253,7 @@ def timed(training: Training, lock: int) -> dict:
         "of_schedule": 1.0, "of_paper": 1.0, "parameters": None, "curve": [], "valid": {},
         "test": {"": {"ratio": round(statistics.median(ratios), 4), "low": round(min(ratios), 4),
                       "high": round(max(ratios), 4), "reference": reference}},
-        "seconds": {}, "commands": {"train": ["scripts/benchmark.py", *flags], "score": {}},
+        "seconds": {}, "commands": {"train": named(training, ["scripts/benchmark.py", *flags]), "score": {}},
         "started": started.isoformat(timespec="seconds"),
     }  # fmt: skip
 
@@ -266,18 +288,13 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
     }  # fmt: skip
     file, before = training.result, earlier(training)
     if before and further(before, result):
-        return {**before, "kept": True}
-    files = {log_of(training): kept_lines(log, bool(training.schedule.script))} if log else {}
-    files[file] = json.dumps(result, indent=1) + "\n"  # the last: it says that all is there
-    parts = {part_of(each): each for each in files}
-    try:
-        for part, each in parts.items():
-            part.write_text(files[each], encoding="utf-8")
-        for part, each in parts.items():
-            os.replace(part, each)
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+        return {**before, "kept": result}
+    files = {file: json.dumps(result, indent=1) + "\n"}
+    if log:
+        files[log_of(training)] = kept_lines(*named(training, [log]), every=bool(training.schedule.script))
+    with contextlib.ExitStack() as parts:  # they take their places in reverse order: the result says that all is there
+        for each, text in files.items():
+            parts.enter_context(whole(each)).write_text(text, encoding="utf-8")
     return result
 
 
@@ -285,13 +302,11 @@ def log_of(training: Training) -> Path:
     return training.result.with_suffix(".log")
 
 
-def part_of(file: Path) -> Path:
-    """What is written before it takes the file's place."""
-    return file.with_name(f"{file.name}.part")
-
-
 def further(one: dict, other: dict) -> bool:
-    """Whether *one* was trained further than *other*."""
+    """Whether *one* was trained further than *other*; of two whole trainings neither was, as the schedule may have
+    become another since."""
+    if one["complete"] and other["complete"]:
+        return False
     return (one["complete"], one["of_schedule"], one["updates"]) > (
         other["complete"], other["of_schedule"], other["updates"]
     )  # fmt: skip

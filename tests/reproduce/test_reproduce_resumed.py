@@ -238,7 +238,7 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
         file.unlink()
     capsys.readouterr()
     assert reproduce.main([*run, "--budget", "0.01s"]) == 0
-    assert "an earlier result went further and is kept" in capsys.readouterr().out
+    assert "not kept, as an earlier result went further: test PPL" in capsys.readouterr().out
     assert result(place, "one.paper.seed1") == whole
 
 
@@ -252,7 +252,8 @@ def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
     assert "the same command goes on" in capsys.readouterr().err
     assert reproduce.main(["status"]) == 0
     said = capsys.readouterr().out
-    assert "updates; run it again to go on" in said and "1 begun" in said
+    assert "begun, 26 updates, 12 % of the schedule; validation: ppl " in said and "; run it again to go on" in said
+    assert "1 begun" in said
 
 
 def test_a_whole_training_is_scored_without_an_update_more(place, corpus, monkeypatch):

@@ -1,0 +1,333 @@
+"""What scripts/reproduce.py promises of its runs: which result stays, what is complete, flags, signals, words."""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import time
+from pathlib import Path
+
+import outputs
+import pytest
+import reproduce
+import reproduce_calls
+import reproduce_checkpoints
+import reproduce_logs
+import reproduce_manifest
+import reproduce_process
+import reproduce_run
+from reproduce_manifest import Refused
+from tiny_rows import ROWS, result
+
+VALIDATED = "10:00 | INFO | valid | epoch {0:03} | valid on 'valid' subset | ppl 7.5 | num_updates {1}\n"
+
+
+def training_of(kind="short", data=None, budget=None, seed=1, run="one"):
+    settings = reproduce.Settings(kind, data or {}, budget, 1, False)
+    return reproduce.Training(reproduce_manifest.load().runs[run], seed, settings)
+
+
+def written(training, complete=True, share=1.0, updates=100, ppl=5.0):
+    training.result.parent.mkdir(parents=True, exist_ok=True)
+    found = {"complete": complete, "stopped": "schedule", "epochs": 2.0, "updates": updates, "of_schedule": share,
+             "of_paper": share / 4, "test": {"": {"ppl": ppl}}}  # fmt: skip
+    made = {"commit": "abc", "modified": False, "environment": {}, "calls": []}
+    return reproduce_run.write(training, found, "", made)
+
+
+def test_which_result_stays(place):
+    """A whole training's takes the place of any, whatever the schedule was before; a shorter one's of no longer one."""
+    training = training_of()
+    name = training.name
+    written(training, updates=208)
+    assert "kept" not in written(training, updates=104, ppl=6.0)
+    assert result(place, name)["updates"] == 104
+    found = written(training, complete=False, share=0.9, updates=999, ppl=4.0)
+    assert found["kept"]["updates"] == 999 and found["updates"] == 104 and result(place, name)["updates"] == 104
+    training.result.unlink()
+    written(training, complete=False, share=0.5, updates=50)
+    assert "kept" in written(training, complete=False, share=0.4, updates=60)
+    assert "kept" not in written(training, complete=False, share=0.5, updates=50, ppl=4.5)
+    assert result(place, name)["test"][""]["ppl"] == 4.5
+
+
+def test_a_result_that_is_not_kept_is_told(place, monkeypatch):
+    training = training_of()
+    kept = {"complete": True, "epochs": 2.0, "updates": 208, "of_paper": 0.25, "test": {"": {"ppl": 5.0}}}
+    new = {**kept, "complete": False, "updates": 99, "test": {"": {"ppl": 9.5}}}
+    monkeypatch.setattr(reproduce, "carry_out", lambda *_: {**kept, "metric": "ppl", "kept": {**new, "metric": "ppl"}})
+    said = reproduce.one(training, reproduce_manifest.load())
+    assert said.startswith("test PPL 9.5; partial") and "an earlier result went further: test PPL 5; complete" in said
+
+
+def test_a_log_that_is_not_whole_is_refused(place, monkeypatch):
+    monkeypatch.setattr(reproduce_run, "saved", lambda folder: (52, 1.0))
+    log = "".join(VALIDATED.format(epoch, 26 * epoch) for epoch in (1, 2))
+    assert reproduce_run.described(training_of(), log, "")["complete"]
+    for lost in ("", VALIDATED.format(1, 26)):
+        with pytest.raises(Refused, match="its log ends after .* updates, its checkpoint has 52: remove "):
+            reproduce_run.described(training_of(), lost, "")
+
+
+def test_a_log_without_a_checkpoint_is_put_aside(place):
+    training = training_of()
+    training.folder.mkdir(parents=True)
+    log = training.folder / "train.log"
+    log.write_text("of before\n")
+    assert reproduce_run.begun(training, ["x", "--lr", "1"], {}, log) == "" and not log.exists()
+    assert log.with_suffix(".old.log").read_text() == "of before\n"
+
+
+def test_flags_of_a_training(place, corpus):
+    flags = training_of("paper", {"tiny": str(corpus)}, seed=7).train_flags()
+    given = dict(zip(flags, flags[1:]))
+    assert given["--seed"] == "7" and given["--distributed-world-size"] == "1" and given["--max-epoch"] == "8"
+    assert given["--save-dir"].endswith("one.paper.seed7")
+
+
+def test_the_budget_is_for_trainings(place, monkeypatch):
+    assert reproduce_run.budget(training_of(budget=36.0)) == ["--stop-time-hours", "0.010000"]
+    assert reproduce_run.budget(training_of()) == []
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(ROWS.replace("[schedules.sgd]\n", '[schedules.sgd]\nscript = "scripts/kneser_ney.py"\n', 1))
+    assert reproduce_run.budget(training_of(budget=36.0)) == []
+
+
+def test_threads_of_a_command(place, tmp_path, monkeypatch):
+    script = tmp_path / "show.py"
+    script.write_text("import os; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])")
+    assert reproduce_process.call(str(script), [], 3, tmp_path / "log") == (0, "3 3\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    for jobs, threads in ((1, 8), (3, 2), (9, 1)):
+        asked = reproduce.parse(["run", "one", "--jobs", str(jobs), "--device", "cpu"])
+        assert reproduce.settings_of(asked).threads == threads
+
+
+def test_what_has_no_such_schedule_is_left_out(place, corpus, capsys):
+    """Of a table, unless nothing is left; a run that is named itself is refused."""
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    medium = '[schedules.other]\ntrain = "--lr 1"\nmetric = "ppl"\nepochs = 3\n[schedules.other.medium]\nepochs = 2\n'
+    text = ROWS.replace("[[runs]]", f"{medium}[[runs]]", 1)
+    rows.write_text(text.replace('arch = "gru_lm"\nschedule = "sgd"', 'arch = "gru_lm"\nschedule = "other"'))
+
+    def asked(*names):
+        args = reproduce.parse(["run", *names, "--schedule", "medium", "--data", f"tiny={corpus}", "--device", "cpu"])
+        return [
+            each.run.id for each in reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
+        ]
+
+    assert asked("P") == ["two", "two"] and capsys.readouterr().out == "left out, without a medium schedule: one\n"
+    for names in (["one"], ["P", "one"], ["P:Table 1"]):
+        with pytest.raises(Refused, match="'sgd' has no medium form"):
+            asked(*names)
+
+
+def test_what_is_no_training_has_one_seed(place, corpus, capsys):
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
+    schedule = '[schedules.time]\ntrain = "gru_lm"\nmetric = "seconds"\nupdates = 4\n[[runs]]'
+    rows.write_text(timing.replace("[[runs]]", schedule, 1))
+    args = reproduce.parse(["run", "P", "--seeds", "2", "3", "--data", f"tiny={corpus}", "--device", "cpu"])
+    found = reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
+    assert [(each.run.id, each.seed) for each in found] == [("one", 1), ("two", 2), ("two", 3)]
+    assert capsys.readouterr().out == "one: no training; --seeds and --budget do not change it\n"
+
+
+def test_progress_of_a_training(place, capsys):
+    training = training_of()
+    assert reproduce.progress(training) == (0, "0 updates")
+    training.folder.mkdir(parents=True)
+    log = training.folder / "train.log"
+    log.write_text("x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates=13, lr=1\n")
+    assert reproduce.progress(training) == (0, "13 updates, 25 % of the schedule")
+    log.write_text(log.read_text() + VALIDATED.format(1, 26))
+    assert reproduce.progress(training) == (1, "26 updates, 50 % of the schedule; validation: ppl 7.5")
+    assert reproduce.main(["status", "one"]) == 0
+    assert "begun, 26 updates, 50 % of the schedule; validation: ppl 7.5; run it again" in capsys.readouterr().out
+
+
+def test_a_training_that_goes_on_is_told_beside_its_result(place, capsys):
+    training = training_of()
+    file = place / "tasks" / "result.json"
+    written(training, complete=False, share=0.5)
+    file = training.result
+    with reproduce_process.alone(training.folder):
+        (training.folder / "train.log").write_text(VALIDATED.format(1, 26))
+        assert reproduce.state(training)[1].endswith(
+            "is at work on it: 26 updates, 50 % of the schedule; validation: ppl 7.5"
+        )
+    assert file.is_file() and "at work" not in reproduce.state(training)[1]
+
+
+def test_validations_are_told_as_they_come(place, corpus, capsys, monkeypatch):
+    monkeypatch.setattr(reproduce, "LOOK", 0.02)
+    done = {"test": {"": {"ratio": 1.0, "reference": ""}}}
+
+    def carry_out(training, evaluations):
+        training.folder.mkdir(parents=True)
+        (training.folder / "train.log").write_text(VALIDATED.format(1, 26))
+        for _ in range(500):
+            if "26 updates" in "".join(said):
+                return done
+            time.sleep(0.02)
+        raise Refused("not told")
+
+    said = []
+    monkeypatch.setattr(reproduce, "say", said.append)
+    monkeypatch.setattr(reproduce, "carry_out", carry_out)
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 0
+    assert said.count("one.short.seed1: 26 updates, 50 % of the schedule; validation: ppl 7.5") == 1
+
+
+def test_signals(monkeypatch):
+    """All that end us raise KeyboardInterrupt, then none does; afterwards all is as before; nohup is nohup."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    try:
+        for number in numbers:
+            with pytest.raises(KeyboardInterrupt), reproduce.ending_all() as usual:
+                os.kill(os.getpid(), number)
+        assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 3
+        with reproduce.ending_all() as usual:
+            usual()
+            for number in numbers:
+                os.kill(os.getpid(), number)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        with reproduce.ending_all():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        for number, usual in zip(numbers, before):
+            signal.signal(number, usual)
+
+
+def test_all_commands_are_ended_before_any_is_waited_for(monkeypatch):
+    order = []
+
+    class Command:
+        def __init__(self, name):
+            self.name = name
+
+        def terminate(self):
+            order.append(f"end {self.name}")
+
+        def wait(self):
+            order.append(f"wait {self.name}")
+
+    monkeypatch.setattr(reproduce_process, "_going", {Command("a"), Command("b")})
+    reproduce_process.stop_all()
+    assert sorted(order[:2]) == ["end a", "end b"] and sorted(order[2:]) == ["wait a", "wait b"]
+    assert not reproduce_process._going
+
+
+def test_code_that_is_not_known():
+    where = {"commit": None, "changed_files": 0, "processor": "x"}
+    assert reproduce_calls.whose(where) == {"commit": None, "modified": None, "environment": {"processor": "x"}}
+    assert reproduce_calls.whose({**where, "commit": "abc"})["modified"] is False and len(where) == 3
+    call = {**reproduce_calls.UNKNOWN, "started": "0001-01-01T00:00:00"}
+    assert not reproduce_calls.is_call(call) and reproduce_calls.is_call({**call, "started": "2026-01-01T00:00:00"})
+
+
+def test_folders_of_this_machine_are_not_kept(place, corpus, monkeypatch):
+    folder = reproduce.relative(corpus)
+    training = training_of(data={"tiny": folder})
+    command = ["fairseq-train", folder, "--lr", "1", f"{folder}/train"]
+    assert reproduce_run.named(training, command) == [
+        "fairseq-train",
+        "data-bin/tiny",
+        "--lr",
+        "1",
+        "data-bin/tiny/train",
+    ]
+    line = "2026-01-01 10:00:00 | INFO | x | of {}/words\n"
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert reproduce_logs.kept_lines(line.format("/home/someone") + line.format("/data")) == line.format("/data")
+    monkeypatch.setenv("HOME", "/")
+    assert reproduce_logs.kept_lines(line.format("/data")) == line.format("/data")
+
+
+def test_checkpoints_of_other_names_are_no_training(tmp_path):
+    for name in ("best", "last", "3", "1_200", "foreign", "last.old", "1_2_3"):
+        (tmp_path / f"checkpoint_{name}.pt").touch()
+    names = [path.stem.removeprefix("checkpoint_") for path in reproduce_checkpoints.checkpoints(tmp_path)]
+    assert names == ["1_200", "3", "best", "last"]
+
+
+def test_a_file_that_cannot_be_written_as_a_whole_stays(tmp_path):
+    file = tmp_path / "page"
+    file.write_text("before")
+    with pytest.raises(OSError, match="page") as caught, outputs.whole(file) as part:
+        part.write_text("half")
+        raise OSError(28, "No space left on device")
+    assert caught.value.errno == 28 and file.read_text() == "before" and list(tmp_path.iterdir()) == [file]
+    with outputs.whole(file) as part:
+        part.write_text("after")
+    assert file.read_text() == "after" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_result_that_is_a_folder_is_no_surprise_after_training(place, corpus, monkeypatch, capsys):
+    (place / "results" / "one.short.seed1.json").mkdir(parents=True)
+    monkeypatch.setattr(reproduce_run, "call", lambda *_: pytest.fail("trained"))
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
+    assert "one.short.seed1.json is a folder" in capsys.readouterr().out
+
+
+def test_words_that_nobody_reads(monkeypatch, capsys):
+    outputs.say("heard")
+    assert capsys.readouterr().out == "heard\n"
+
+    def full(*_, **__):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", full)
+    outputs.say("nothing")
+
+
+def test_a_missing_package_is_one_line(place, monkeypatch, capsys):
+    def settings_of(args):
+        raise ModuleNotFoundError("No module named 'fairseq'")
+
+    monkeypatch.setattr(reproduce, "settings_of", settings_of)
+    assert reproduce.main(["run", "one"]) == 2
+    assert capsys.readouterr().err == "reproduce: error: No module named 'fairseq'; pip install -e .\n"
+
+
+@pytest.mark.parametrize("text", ["0s", "3", "1h30m", "١s", f"{10**12}s", "-1s"])
+def test_times_that_are_none(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="is no time"):
+        reproduce.seconds(text)
+
+
+def test_data_folders(place, corpus, capsys):
+    with pytest.raises(SystemExit):
+        reproduce.main(["run", "one", "--data", "tiny=/a:b"])
+    assert "a colon separates folders" in capsys.readouterr().err
+    assert reproduce.main(["run", "one", "--data", "tiny=a", "--data", "tiny=b"]) == 2
+    assert "two folders of one name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("what, instead, said", [
+    ('id = "one"', 'id = "headlines"', "is no name of a run"),
+    ("--lr 1 ", "--lr 1 --seed 9 ", "--seed of schedule 'sgd'"),
+    ("--hidden-size 6", "--max-epoch=3", "--max-epoch=3 of run 'two'"),
+    ('data = "tiny"', 'data = "tiny"\ntokens = 3.5', "tokens = 3.5 must be a whole number"),
+    ('kind = "curves"', 'kind = "curves"\nsubset = "test"', "subset 'test' of figure 'f'"),
+])  # fmt: skip
+def test_rows_that_contradict_the_script(place, what, instead, said):
+    file = place / "tasks" / "tiny" / "rows.toml"
+    assert what in ROWS
+    file.write_text(ROWS.replace(what, instead, 1))
+    with pytest.raises(Refused, match=said):
+        reproduce_manifest.load()
+
+
+def test_the_commands_that_help_names_are_able(capsys, monkeypatch):
+    """Those of the script's own docstring, and the README's, with the papers' manifest."""
+    monkeypatch.setattr(reproduce.Training, "data", "data-bin/any")
+    text = reproduce.__doc__ + (Path(reproduce.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    lines = re.findall(r"(?m)^ +python scripts/reproduce.py (run .*)$", text)
+    assert len(lines) > 4
+    for line in lines:
+        args = reproduce.parse([*shlex.split(line, comments=True), "--device", "cpu"])
+        assert reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
