@@ -181,9 +181,10 @@ def main(arguments: Optional[List[str]] = None) -> int:
         if not 0 <= args.seed < 2**32:
             raise ValueError(f"--seed {args.seed}: no number from 0 to {2**32 - 1}")
         if args.user_dir:
-            if not Path(args.user_dir).exists():
-                raise ValueError(f"--user-dir {args.user_dir}: not there")
-            utils.import_user_module(args)
+            try:
+                utils.import_user_module(args)
+            except FileNotFoundError:
+                raise ValueError(f"--user-dir {args.user_dir}: there is no such folder") from None
         check_outputs(args)
         result = analyse(args)
         if args.json:

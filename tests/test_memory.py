@@ -461,7 +461,14 @@ def test_errors(trained, tmp_path, capsys):
     assert "--json nowhere/m.json: there is no folder nowhere" in refused(
         capsys, data, checkpoint, "--json", "nowhere/m.json"
     )
-    assert "nowhere" in refused(capsys, data, checkpoint, "--user-dir", tmp_path / "nowhere")
+    said = f"--user-dir {tmp_path / 'nowhere'}: there is no such folder"
+    assert said in refused(capsys, data, checkpoint, "--user-dir", tmp_path / "nowhere")
+    assert "--seed -1: no number from 0" in refused(capsys, data, checkpoint, "--seed", -1)
+    cut = tmp_path / "cut.pt"
+    cut.write_bytes(Path(checkpoint).read_bytes()[:3000])
+    assert f"{cut}: it is cut off" in refused(capsys, data, cut) or f"{cut} cannot be loaded" in refused(
+        capsys, data, cut
+    )
     with pytest.raises(SystemExit) as raised:
         script.main([data])
     assert raised.value.code == 2
