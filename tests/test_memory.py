@@ -466,9 +466,8 @@ def test_errors(trained, tmp_path, capsys):
     assert "--seed -1: no number from 0" in refused(capsys, data, checkpoint, "--seed", -1)
     cut = tmp_path / "cut.pt"
     cut.write_bytes(Path(checkpoint).read_bytes()[:3000])
-    assert f"{cut}: it is cut off" in refused(capsys, data, cut) or f"{cut} cannot be loaded" in refused(
-        capsys, data, cut
-    )
+    said = refused(capsys, data, cut)
+    assert str(cut) in said and ("it is cut off" in said or "cannot be loaded" in said)
     with pytest.raises(SystemExit) as raised:
         script.main([data])
     assert raised.value.code == 2
