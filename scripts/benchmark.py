@@ -283,6 +283,7 @@ def run(args) -> int:
 def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0, 2 after one line that says what is wrong, or 130 after Ctrl-C."""
     logging.getLogger("fairseq").setLevel(logging.WARNING)
+    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # or what is measured would go on without us
     try:
         return run(parse(arguments))
     except (ValueError, OSError) as error:
@@ -290,6 +291,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return 2
     except KeyboardInterrupt:  # before anything was measured
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,26 @@ def without(flags: Tuple[str, ...], names: Sequence[str]) -> Tuple[str, ...]:
     return tuple(kept)
 
 
+def wanted(run: Run, kind: str) -> List[str]:
+    """The flags that the manifest has for a run now, each with its value."""
+    schedule = run.schedule.of(kind)
+    arch = () if schedule.script else ("--arch", run.arch)
+    return grouped(merged(merged((*arch, *length_flags(schedule)), schedule.train), run.flags))
+
+
+def length_flags(schedule: Schedule) -> Tuple[str, ...]:
+    """How fairseq-train is told a schedule's length; no script is."""
+    if schedule.script:
+        return ()
+    return ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
+
+
+def grouped(flags: Sequence[str]) -> List[str]:
+    """``--lr 0.1 --cpu`` as ``["--lr 0.1", "--cpu"]``, without what stands before the first flag."""
+    starts = [place for place, part in enumerate(flags) if is_flag(part)]
+    return [" ".join(flags[start:end]) for start, end in zip(starts, [*starts[1:], len(flags)])]
+
+
 def is_flag(part: str) -> bool:
     return part.startswith("--") and not part[2:3].isdigit()
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, Schedule, is_flag, merged
+from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, grouped, wanted
 
 ROWS = ROOT / "results" / "rows"
 #: flags that leave a training what it is
@@ -223,20 +223,6 @@ def alike(one: Result, other: Result) -> bool:
     return one.kind == other.kind and (near(one.share, other.share) or ruled(one, other))
 
 
-def wanted(run: Run, kind: str) -> List[str]:
-    """The flags that the manifest has for a run now, each with its value."""
-    schedule = run.schedule.of(kind)
-    arch = () if schedule.script else ("--arch", run.arch)
-    return grouped(merged(merged((*arch, *length_flags(schedule)), schedule.train), run.flags))
-
-
-def length_flags(schedule: Schedule) -> Tuple[str, ...]:
-    """How fairseq-train is told a schedule's length; no script is."""
-    if schedule.script:
-        return ()
-    return ("--max-update", str(schedule.updates)) if schedule.updates else ("--max-epoch", f"{schedule.epochs:g}")
-
-
 def key_of(metric: str) -> str:
     return "ratio" if metric == "seconds" else metric
 
@@ -244,12 +230,6 @@ def key_of(metric: str) -> str:
 def validated(metric: str) -> str:
     """What validation has of a metric; of tags fairseq's log has the labels that are right."""
     return {"upos_accuracy": "label_accuracy"}.get(metric, key_of(metric))
-
-
-def grouped(flags: Sequence[str]) -> List[str]:
-    """``--lr 0.1 --cpu`` as ``["--lr 0.1", "--cpu"]``, without what stands before the first flag."""
-    starts = [place for place, part in enumerate(flags) if is_flag(part)]
-    return [" ".join(flags[start:end]) for start, end in zip(starts, [*starts[1:], len(flags)])]
 
 
 def read(file: Path) -> Result:

@@ -3,6 +3,8 @@
 import gc
 import json
 import math
+import os
+import signal
 import sys
 import time
 import types
@@ -482,17 +484,19 @@ def test_bars_of_a_gpu():
     assert 2650 < numbers.median < 2660 and not met
 
 
-def test_interrupted(pretend, monkeypatch, capsys):
-    calls = []
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(pretend, monkeypatch, capsys, number):
+    calls, usual = [], signal.getsignal(signal.SIGTERM)
 
     def stopped(spec, timeout, scratch):
         calls.append(spec)
         if len(calls) == 5:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), number)
         return pretended(spec)
 
     monkeypatch.setattr(benchmark, "in_process", stopped)
     data = pretend("cells", "--quick", "--cells", "gru_lm_tjandra_ptb_char", code=130)
+    assert signal.getsignal(signal.SIGTERM) == usual
     assert not data["complete"] and sum(len(each["records"]) for each in data["contenders"]) == 4
     assert "interrupted: not all rounds were run" in capsys.readouterr().out
 
