@@ -486,7 +486,8 @@ def test_bars_of_a_gpu():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted(pretend, monkeypatch, capsys, number):
-    calls, usual = [], signal.getsignal(signal.SIGTERM)
+    calls, usual, ctrl_c = [], signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in the background ignore it
 
     def stopped(spec, timeout, scratch):
         calls.append(spec)
@@ -495,7 +496,10 @@ def test_interrupted(pretend, monkeypatch, capsys, number):
         return pretended(spec)
 
     monkeypatch.setattr(benchmark, "in_process", stopped)
-    data = pretend("cells", "--quick", "--cells", "gru_lm_tjandra_ptb_char", code=130)
+    try:
+        data = pretend("cells", "--quick", "--cells", "gru_lm_tjandra_ptb_char", code=130)
+    finally:
+        signal.signal(signal.SIGINT, ctrl_c)
     assert signal.getsignal(signal.SIGTERM) == usual
     assert not data["complete"] and sum(len(each["records"]) for each in data["contenders"]) == 4
     assert "interrupted: not all rounds were run" in capsys.readouterr().out
