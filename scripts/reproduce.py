@@ -27,7 +27,7 @@ import re
 import signal
 import sys
 from pathlib import Path
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 import reproduce_manifest as manifests
 from outputs import reader_gone, say
@@ -126,7 +126,7 @@ def run(manifest: Manifest, args) -> int:
         f"{'GPU' if settings.cuda else 'CPU'}")  # fmt: skip
     failed, told = 0, {training.name: progress(training)[0] for training in todo}
     own = {"initializer": take_gpu, "initargs": (itertools.cycle(gpus()),)} if settings.cuda else {}
-    with ending_all() as usual, concurrent.futures.ThreadPoolExecutor(args.jobs, **own) as pool:
+    with ending_all(), concurrent.futures.ThreadPoolExecutor(args.jobs, **own) as pool:
         try:
             going = {pool.submit(one, training, manifest): training for training in todo}
             left = set(going)
@@ -150,7 +150,6 @@ def run(manifest: Manifest, args) -> int:
                         told[training.name] = validations
                         say(f"{training.name}: {said}")
         except KeyboardInterrupt:
-            usual()  # a second signal does not come between
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
@@ -158,9 +157,9 @@ def run(manifest: Manifest, args) -> int:
 
 
 @contextlib.contextmanager
-def ending_all() -> Iterator[Callable[[], None]]:
-    """Signals that end us raise ``KeyboardInterrupt``, as Ctrl-C does, so that our commands end too; after the call
-    that it gives they are ignored. What was to be ignored (``nohup``) is."""
+def ending_all() -> Iterator[None]:
+    """The first signal that ends us raises ``KeyboardInterrupt``, as Ctrl-C does, so that our commands end too; those
+    after it are ignored. What was to be ignored (``nohup``) is from the start."""
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
 
@@ -169,9 +168,13 @@ def ending_all() -> Iterator[Callable[[], None]]:
             if usual != signal.SIG_IGN:
                 signal.signal(number, handler)
 
+    def interrupt(number: int, frame) -> None:
+        set_all(signal.SIG_IGN)
+        raise KeyboardInterrupt
+
     set_all(interrupt)
     try:
-        yield lambda: set_all(signal.SIG_IGN)
+        yield
     finally:
         for number, usual in before.items():
             signal.signal(number, usual)
@@ -203,11 +206,6 @@ def gpus() -> List[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     count = torch.cuda.device_count()
     return named.split(",")[:count] if named else [str(number) for number in range(count)]
-
-
-def interrupt(number: int, frame) -> None:
-    """A signal that ends us ends our commands too, as Ctrl-C does."""
-    raise KeyboardInterrupt
 
 
 def one(training: Training, manifest: Manifest) -> str:

@@ -180,19 +180,18 @@ def test_validations_are_told_as_they_come(place, corpus, capsys, monkeypatch):
     assert said.count("one.short.seed1: 26 updates, 50 % of the schedule; validation: ppl 7.5") == 1
 
 
-def test_signals(monkeypatch):
-    """All that end us raise KeyboardInterrupt, then none does; afterwards all is as before; nohup is nohup."""
+def test_signals():
+    """The first that ends us raises KeyboardInterrupt, the others none; afterwards all is as before; nohup is nohup."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
     try:
         for number in numbers:
-            with pytest.raises(KeyboardInterrupt), reproduce.ending_all() as usual:
-                os.kill(os.getpid(), number)
+            with reproduce.ending_all():
+                with pytest.raises(KeyboardInterrupt):
+                    os.kill(os.getpid(), number)
+                for another in numbers:
+                    os.kill(os.getpid(), another)
         assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * 3
-        with reproduce.ending_all() as usual:
-            usual()
-            for number in numbers:
-                os.kill(os.getpid(), number)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with reproduce.ending_all():
             os.kill(os.getpid(), signal.SIGHUP)
