@@ -11,8 +11,8 @@ runs of the comparisons that the report begins with. Runs, rows and schedules st
 ``scripts/reproduce_manifest.py``). A run trains with ``fairseq-train``, on a GPU if there is one (``--jobs`` take
 several in turn), in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is scored with
 ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
-``results/rows``, where a result never gives way to one of a shorter training. A training that the budget stopped is
-marked as partial.
+``results/rows``, where a result never gives way to a partial one of a shorter training. A training that the budget
+stopped is marked as partial.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def run(manifest: Manifest, args) -> int:
                     if validations > told[training.name]:
                         told[training.name] = validations
                         say(f"{training.name}: {said}")
-        except KeyboardInterrupt:
+        except BaseException:  # a signal; or a mistake of ours, which is not to wait for all trainings
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
@@ -169,7 +169,7 @@ def ending_all() -> Iterator[None]:
                 signal.signal(number, handler)
 
     def interrupt(number: int, frame) -> None:
-        set_all(signal.SIG_IGN)
+        set_all(lambda *_: None)  # and not SIG_IGN, which a command that is started meanwhile would inherit
         raise KeyboardInterrupt
 
     set_all(interrupt)
@@ -187,7 +187,7 @@ def progress(training: Training) -> Tuple[int, str]:
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     points = curve(text)
     valid = [point for point in points if "valid" in point]
-    updates = max([int(number) for number in re.findall(r"num_updates=(\d+)", text)[-1:]]
+    updates = max([int(float(number)) for number in re.findall(r"num_updates=([\d.]+(?:e\+\d+)?)", text)[-1:]]
                   + [point["updates"] for point in points[-1:]], default=0)  # fmt: skip
     if not updates:
         return 0, "0 updates"

@@ -47,7 +47,7 @@ def curve(log: str) -> List[dict]:
     for line in log.splitlines():
         goes_on = re.fullmatch(rf"{GOES_ON}(\d+)", line)
         if goes_on:
-            kept = int(goes_on[1])
+            kept = max(int(goes_on[1]), float(f"{int(goes_on[1]):g}"))  # fairseq logs six digits
             points = {updates: point for updates, point in points.items() if updates <= kept}
         match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
         if not match:

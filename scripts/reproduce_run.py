@@ -21,7 +21,7 @@ from types import SimpleNamespace
 from typing import Dict, List, Optional, Sequence, Tuple
 
 import reproduce_results
-from outputs import whole
+from outputs import say, whole
 from reproduce_calls import Calls, whose
 from reproduce_checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
@@ -69,7 +69,7 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         check_the_same(training, flags, data)
         mended = mend(training.folder)
         if mended:
-            print(f"{training.name}: {mended}\n", end="", flush=True)
+            say(f"{training.name}: {mended}")
     calls = Calls(training.folder, saved(training.folder)[0], log, environment(training.settings, program))
     before = begun(training, flags, data, log)
     code, said = 0, ""
@@ -205,7 +205,7 @@ def described(training: Training, log: str, said: str) -> dict:
         return {"complete": True, "stopped": "schedule", **all_of_it}
     points = curve(log)
     updates, made = points[-1]["updates"] if points else 0, saved(training.folder)[0]
-    if updates < made:
+    if updates < float(f"{made:g}"):  # the log has six digits
         raise Refused(
             f"{training.name}: its log ends after {updates:,} updates, its checkpoint has {made:,}: "
             f"remove {relative(training.folder)} to begin anew"
