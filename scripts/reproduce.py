@@ -31,7 +31,7 @@ from typing import Iterator, List, Optional, Tuple
 
 import reproduce_manifest as manifests
 from outputs import reader_gone, say
-from reproduce_logs import curve, epochs_done
+from reproduce_logs import GOES_ON, curve, epochs_done
 from reproduce_manifest import KINDS, METRICS, SEEDS, Manifest, Refused
 from reproduce_process import at_work, relative, start_anew, stop_all, take_gpu
 from reproduce_results import validated
@@ -185,9 +185,11 @@ def progress(training: Training) -> Tuple[int, str]:
     validation: ppl 151.2``."""
     log = training.folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    points = curve(text)
+    points = [point for point in curve(text) if point["updates"]]  # a line may be cut off
     valid = [point for point in points if "valid" in point]
-    updates = max([int(float(number)) for number in re.findall(r"num_updates=([\d.]+(?:e\+\d+)?)", text)[-1:]]
+    _, went_on, since = text.rpartition(GOES_ON)  # what was made after that checkpoint is lost
+    numbers = re.findall(r"num_updates=([\d.]+(?:e\+\d+)?)", since)[-1:] or re.findall(r"^\d+", since) * bool(went_on)
+    updates = max([int(float(number)) for number in numbers]
                   + [point["updates"] for point in points[-1:]], default=0)  # fmt: skip
     if not updates:
         return 0, "0 updates"

@@ -10,10 +10,10 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any, Dict, List
 
+from outputs import whole
 from reproduce_training import read_json
 
 FILE = "calls.json"
@@ -56,9 +56,8 @@ class Calls:
         return found if able else [dict(UNKNOWN)]
 
     def save(self) -> None:
-        part = self.file.with_suffix(".part")
-        part.write_text(json.dumps(self.all) + "\n", encoding="utf-8")
-        os.replace(part, self.file)
+        with whole(self.file) as part:
+            part.write_text(json.dumps(self.all) + "\n", encoding="utf-8")
 
     def ended(self, wall: float, updates: int) -> Dict[str, Any]:
         """What a result says of its calls.

@@ -84,7 +84,6 @@ def mend(folder: Path) -> Optional[str]:
         why = "was older"
     elif last.exists():
         os.replace(last, last.with_suffix(".damaged"))
-    part = last.with_suffix(".part")
-    shutil.copyfile(path, part)
-    os.replace(part, last)
+    with whole(last) as part:
+        shutil.copyfile(path, part)
     return f"{LAST} {why}: {path.name} took its place, of after {updates:,} updates"

@@ -117,9 +117,12 @@ class Result:
         schedule = run.schedule.of(self.kind)
         if self.metric == "seconds":  # scripts/benchmark.py --cells REFERENCE ARCH ...
             cells = {cell for each in grouped(self.command) if each.startswith("--cells ") for cell in each.split()[1:]}
-            return [cell for cell in (schedule.train[0], run.arch) if cell not in cells] + [
-                flag for flag in grouped(schedule.train[1:]) if flag not in grouped(self.command)
-            ]
+            text = [] if "--data" in self.command else [f"--data data-bin/{schedule.data}"]  # but one that is made up
+            return (
+                text
+                + [cell for cell in (schedule.train[0], run.arch) if cell not in cells]
+                + [flag for flag in grouped(schedule.train[1:]) if flag not in grouped(self.command)]
+            )
         had = grouped(self.command) + self.unsaid(run)
         return [flag for flag in wanted(run, self.kind) if flag not in had and flag.split()[0] not in SAME_RESULTS]
 

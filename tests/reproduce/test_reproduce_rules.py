@@ -70,6 +70,33 @@ def test_a_log_that_is_not_whole_is_refused(place, monkeypatch):
             reproduce_run.described(training_of(), lost, "")
 
 
+def test_fairseq_logs_six_digits(place, monkeypatch):
+    """Of more than a million updates a log names fewer, or more, than the checkpoint has."""
+    for made in (1_234_564, 1_060_768):
+        monkeypatch.setattr(reproduce_run, "saved", lambda folder, made=made: (made, 1.0))
+        log = VALIDATED.format(2, f"{made:g}") + f"reproduce: goes on after updates {made}\n"
+        assert reproduce_run.described(training_of(), log, "")["updates"] == float(f"{made:g}")
+    training = training_of()
+    training.folder.mkdir(parents=True)
+    (training.folder / "train.log").write_text(
+        "x | train_inner | epoch 002: 3 / 26 loss=3, num_updates=1.23e+06, lr=1\n"
+    )
+    assert reproduce.progress(training)[1].startswith("1,230,000 updates")
+
+
+def test_progress_of_a_training_that_went_back(place):
+    training = training_of()
+    training.folder.mkdir(parents=True)
+    log = training.folder / "train.log"
+    line = "x | train_inner | epoch 002: 3 / 26 loss=3, num_updates={}, lr=1\n"
+    log.write_text(line.format(40) + "reproduce: goes on after updates 26\n")
+    assert reproduce.progress(training)[1] == "26 updates, 50 % of the schedule"
+    log.write_text(log.read_text() + line.format(39))
+    assert reproduce.progress(training)[1] == "39 updates, 75 % of the schedule"
+    log.write_text("10:00 | INFO | valid | epoch 001 | ppl 7\n")  # cut off
+    assert reproduce.progress(training) == (0, "0 updates")
+
+
 def test_a_log_without_a_checkpoint_is_put_aside(place):
     training = training_of()
     training.folder.mkdir(parents=True)

@@ -52,7 +52,9 @@ def test_tables_say_what_was_scored(manifest, rows):
 
 
 def test_times_measured_otherwise_than_now_are_told(manifest, rows):
-    command = "scripts/benchmark.py updates --cells reference lstm_lm --rounds 3 --updates 40".split()
+    command = (
+        "scripts/benchmark.py updates --data data-bin/ptb --cells reference lstm_lm --rounds 3 --updates 40".split()
+    )
     timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "test": {"": {"ratio": 2.5}}}
     file = result(rows, "time-lstm", 0, "paper", **timed, commands={"train": command})
     run = manifest.runs["time-lstm"]
@@ -60,6 +62,9 @@ def test_times_measured_otherwise_than_now_are_told(manifest, rows):
     schedule = replace(run.schedule, train=("gru_lm", "--batch", "20", "--steps", "30"))
     lacking = reproduce_results.read(file).lacking(replace(run, schedule=schedule))
     assert lacking == ["gru_lm", "--batch 20", "--steps 30"]
+    made_up = [part for part in command if part not in ("--data", "data-bin/ptb")]
+    file = result(rows, "time-lstm", 0, "paper", **timed, commands={"train": made_up})
+    assert reproduce_results.read(file).lacking(run) == ["--data data-bin/ptb"]
 
 
 def kept(values, maximize, monkeypatch, tmp_path):
