@@ -71,16 +71,16 @@ def mend(folder: Path) -> Optional[str]:
     Returns:
         what was done, to be told; ``None`` where nothing was to do, or could be done.
     """
-    last, whole, why = folder / LAST, [], "was not there"
+    last, able, why = folder / LAST, [], "was not there"
     for path in checkpoints(folder):
         try:
-            whole.append((read(path)[0], path == last, path))
+            able.append((read(path)[0], path == last, path))
         except Damaged as error:
             why = f"was damaged ({error})" if path == last else why
-    if not whole or max(whole)[1]:
+    if not able or max(able)[1]:
         return None
-    updates, _, path = max(whole)
-    if any(is_last for _, is_last, _ in whole):
+    updates, _, path = max(able)
+    if any(is_last for _, is_last, _ in able):
         why = "was older"
     elif last.exists():
         os.replace(last, last.with_suffix(".damaged"))
