@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import List, Optional, Tuple
 
+from outputs import whole
 from reproduce_manifest import Refused
 from reproduce_process import relative
 
