@@ -15,21 +15,21 @@ all alike, and ratios are taken within a round. Prints a table, saves JSON (all 
 Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
 ``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it
 held before it (parameters, inputs); on CUDA ``torch.cuda.max_memory_allocated`` likewise. Of ``fairseq-train`` it is
-``ru_maxrss`` of the whole process. The floor is described in ``benchmark_floor.py``.
+``ru_maxrss`` of the whole process. The floor is described in ``benchmarking/floor.py``.
 
 ``generation`` is ``fairseq-generate``'s own way with models of random weights (``measure_generation`` in
-``benchmark_measure.py``). "a token, 200 / 20" is the time of a token of a text of 200 over that of one of 20: 1 where a
-step does not depend on how much was generated before it, less where what a call costs once is spread over more tokens.
-"over bare steps" is the generator's time over that of the model's steps alone: what above 1 is not the model's.
+``benchmarking/measure.py``). "a token, 200 / 20" is the time of a token of a text of 200 over that of one of 20: 1
+where a step does not depend on how much was generated before it, less where what a call costs once is spread over more
+tokens. "over bare steps" is the generator's time over that of the model's steps alone: what above 1 is not the model's.
 
 The JSON file: ``what``, ``arguments``, ``environment`` (versions, machine, commit), ``complete``, and ``contenders``,
 each with the ``group`` and ``role`` it is found by, its ``spec`` (all sizes and flags) and its ``records``, one per
 round, with all samples (``seconds``, ``cpu_seconds``) and ``memory`` in bytes, or ``failed`` or ``skipped`` and why;
 ``points`` (scaling) and ``bars`` name the groups they are about.
 
-Here are the command line, the rounds and the saving. What runs in the process of a contender is in
-``benchmark_measure.py``; what there is to measure in ``benchmark_workloads.py`` and ``benchmark_plans.py``; numbers,
-tables and charts of what was saved in ``benchmark_results.py``, ``benchmark_report.py`` and ``benchmark_charts.py``.
+Here are the command line, the rounds and the saving. In ``benchmarking``, what runs in the process of a contender is in
+``measure.py``, what there is to measure in ``workloads.py`` and ``plans.py``, numbers and charts of what was saved in
+``results.py`` and ``charts.py``. Its tables are those of ``benchmark_report.py``.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ from typing import Callable, List, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
-import benchmark_charts  # noqa: E402  (beside this file)
 import benchmark_report  # noqa: E402
-from benchmark_measure import last_line  # noqa: E402
-from benchmark_plans import PLANS  # noqa: E402
+from benchmarking import charts  # noqa: E402  (beside this file)
+from benchmarking.measure import last_line  # noqa: E402
+from benchmarking.plans import PLANS  # noqa: E402
 
 SCHEMA = 1
 
@@ -103,7 +103,7 @@ def in_process(spec: dict, timeout: float, scratch: Path) -> dict:
         "TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
     }  # fmt: skip
     child = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "benchmark_measure.py")], stdin=subprocess.PIPE,
+        [sys.executable, str(ROOT / "scripts" / "benchmarking" / "measure.py")], stdin=subprocess.PIPE,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
     )  # fmt: skip
     try:
@@ -273,9 +273,9 @@ def run(args) -> int:
     print(benchmark_report.render(data))
     files = [stem.with_suffix(".json")]
     try:
-        files += benchmark_charts.draw(data, stem)
+        files += charts.draw(data, stem)
     except ImportError:
-        print(benchmark_charts.MATPLOTLIB_MISSING)
+        print(charts.MATPLOTLIB_MISSING)
     print("wrote", *files)
     return 0 if data["complete"] else 130
 

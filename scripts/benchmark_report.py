@@ -2,7 +2,7 @@
 
     python scripts/benchmark_report.py results/benchmarks/cells.json        # table and chart again
 
-Numbers come from ``benchmark_results.py``, the chart from ``benchmark_charts.py``.
+Numbers come from ``benchmarking/results.py``, the chart from ``benchmarking/charts.py``.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import Callable, List, Optional, Sequence
 
-import benchmark_charts
-from benchmark_results import Results, Spread, judge, layer_tokens, rate, spread
+from benchmarking import charts
+from benchmarking.results import Results, Spread, judge, layer_tokens, rate, spread
 from outputs import reader_gone
 
 
@@ -162,9 +162,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         data = json.loads(file.read_text(encoding="utf-8"))
         table = render(data)
         try:
-            drawn = " ".join(map(str, ["wrote", *benchmark_charts.draw(data, file.with_suffix(""))]))
+            drawn = " ".join(map(str, ["wrote", *charts.draw(data, file.with_suffix(""))]))
         except ImportError:
-            drawn = benchmark_charts.MATPLOTLIB_MISSING
+            drawn = charts.MATPLOTLIB_MISSING
         print(table, drawn, sep="\n", flush=True)
     except BrokenPipeError:  # less or head had enough
         reader_gone()

@@ -8,7 +8,7 @@
 
 A NAME is a run, a paper (T16, S18, E18, H16), one of its tables or figures (``"H16:Table 6.2"``), or ``headlines``: the
 runs of the comparisons that the report begins with. Runs, rows and schedules stand in ``tasks/*/rows.toml`` (format:
-``scripts/reproduce_manifest.py``). A run trains with ``fairseq-train``, on a GPU if there is one (``--jobs`` take
+``scripts/reproduction/manifest.py``). A run trains with ``fairseq-train``, on a GPU if there is one (``--jobs`` take
 several in turn), in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is scored with
 ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
 ``results/rows``, where a result never gives way to a partial one of a shorter training. A training that the budget
@@ -29,15 +29,15 @@ import sys
 from pathlib import Path
 from typing import Iterator, List, Optional, Tuple
 
-import reproduce_manifest as manifests
+import reproduction.manifest as manifests
 from outputs import reader_gone, say
-from reproduce_logs import GOES_ON, curve, epochs_done
-from reproduce_manifest import KINDS, METRICS, SEEDS, Manifest, Refused
-from reproduce_process import at_work, relative, start_anew, stop_all, take_gpu
-from reproduce_results import validated
-from reproduce_run import carry_out, earlier
-from reproduce_tables import length
-from reproduce_training import Settings, Training
+from reproduction.logs import GOES_ON, curve, epochs_done
+from reproduction.manifest import KINDS, METRICS, SEEDS, Manifest, Refused
+from reproduction.process import at_work, relative, start_anew, stop_all, take_gpu
+from reproduction.results import validated
+from reproduction.run import carry_out, earlier
+from reproduction.tables import length
+from reproduction.training import Settings, Training
 
 LOOK = 30  # seconds from look to look at the logs
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -297,9 +297,9 @@ def state(training: Training) -> tuple:
 
 
 def report(manifest: Manifest, args) -> int:
-    import reproduce_report
+    import reproduction.report
 
-    for path in reproduce_report.write_all(manifest):
+    for path in reproduction.report.write_all(manifest):
         print(f"wrote {os.path.relpath(path)}")
     return 0
 

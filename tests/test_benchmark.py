@@ -23,13 +23,9 @@ from rntn_plugins.layers.recurrent import Recurrent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import benchmark  # noqa: E402
-import benchmark_charts as charts  # noqa: E402
-import benchmark_floor as floor  # noqa: E402
-import benchmark_measure as measuring  # noqa: E402
-import benchmark_plans as plans  # noqa: E402
 import benchmark_report as report  # noqa: E402
-import benchmark_results as results  # noqa: E402
-import benchmark_workloads as workloads  # noqa: E402
+from benchmarking import charts, floor, plans, results, workloads  # noqa: E402
+from benchmarking import measure as measuring  # noqa: E402
 
 SIZES = {"steps": 4, "batch": 3, "device": "cpu", "threads": 1, "repeats": 2, "least_seconds": 0.0}
 CELLS = {one.cell: one.tiny() for one in workloads.paper_sizes()}

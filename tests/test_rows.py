@@ -14,9 +14,9 @@ from rntn_plugins.models._presets import PRESETS, SENTENCE_PRESETS
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
-import reproduce_manifest as manifests  # noqa: E402
-import reproduce_report as report  # noqa: E402
-from reproduce_claims import agrees  # noqa: E402
+import reproduction.manifest as manifests  # noqa: E402
+from reproduction import report  # noqa: E402
+from reproduction.claims import agrees  # noqa: E402
 
 MANIFEST = manifests.load()
 TIMED = [run for run in MANIFEST.runs.values() if run.schedule.metric == "seconds"]

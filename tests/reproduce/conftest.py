@@ -9,10 +9,10 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[2] / folder) for folder in ("scripts", "tests/cli")]
 import commands  # noqa: E402
 import reproduce  # noqa: E402
-import reproduce_manifest as manifests  # noqa: E402
-import reproduce_run  # noqa: E402
+import reproduction.manifest as manifests  # noqa: E402
+import reproduction.run  # noqa: E402
 from made_up_results import MANIFEST, RUNS  # noqa: E402
-from reproduce_process import start_anew  # noqa: E402
+from reproduction.process import start_anew  # noqa: E402
 from tiny_rows import ROWS, call_forked  # noqa: E402
 
 
@@ -56,7 +56,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "tasks" / "tiny" / "rows.toml").write_text(ROWS)
     load = manifests.load
     monkeypatch.setattr(manifests, "load", lambda: load(tmp_path / "tasks"))
-    monkeypatch.setattr(reproduce_run, "call", call_forked)
+    monkeypatch.setattr(reproduction.run, "call", call_forked)
     settings = reproduce.Settings
 
     def within(*given, **named):

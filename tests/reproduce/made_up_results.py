@@ -2,9 +2,8 @@
 
 import json
 
-import reproduce_figures as figures
-import reproduce_report as report
-from reproduce_claims import judge
+from reproduction import figures, report
+from reproduction.claims import judge
 
 MANIFEST = """
 data = "ptb"

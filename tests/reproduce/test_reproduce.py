@@ -15,13 +15,13 @@ from types import SimpleNamespace
 import benchmark
 import pytest
 import reproduce
-import reproduce_logs
-import reproduce_manifest
-import reproduce_process
-import reproduce_run
-import reproduce_training
+import reproduction.logs
+import reproduction.manifest
+import reproduction.process
+import reproduction.run
+import reproduction.training
 import torch
-from reproduce_manifest import Refused
+from reproduction.manifest import Refused
 from tiny_rows import ROOT, ROWS, result
 
 
@@ -38,7 +38,7 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
         assert threads == 3
         return 1, "no"
 
-    monkeypatch.setattr(reproduce_run, "call", call)
+    monkeypatch.setattr(reproduction.run, "call", call)
     run = ["run", "one", "--threads", "3", "--data", f"tiny={corpus}"]
     assert reproduce.main(run) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
     ((command, args),) = asked
@@ -96,9 +96,9 @@ def test_why_training_stopped(place, says, stopped, complete, of_paper, kind):
     settings = reproduce.Settings(kind, {}, None, 1, False)
     if kind == "short":
         complete, of_paper = stopped != "budget", 0.25
-    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    training = reproduce.Training(reproduction.manifest.load().runs["one"], 1, settings)
     log = CONFIG + "".join(f"10:00 | INFO | train | epoch {n:03} | ppl 7 | num_updates {26 * n}\n" for n in (1, 2))
-    found = reproduce_run.described(training, log + SAYS.format(says), CONFIG + SAYS.format(says))
+    found = reproduction.run.described(training, log + SAYS.format(says), CONFIG + SAYS.format(says))
     assert found["stopped"] == stopped and found["complete"] == complete and found["of_paper"] == of_paper
     assert found["epochs"] == 2 and found["updates"] == 52
 
@@ -108,10 +108,10 @@ def test_scores_of_models_that_diverged(value):
     text = (
         f"x | INFO | fairseq_cli.eval_lm | Evaluated 1,234 tokens in 1s\nx | Loss (base 2): nan, Perplexity: {value}\n"
     )
-    found = reproduce_logs.read_score("ppl", text)
+    found = reproduction.logs.read_score("ppl", text)
     assert str(found["ppl"]) == value and found["tokens"] == 1234
     with pytest.raises(Refused, match="printed no ppl"):
-        reproduce_logs.read_score("ppl", "nothing")
+        reproduction.logs.read_score("ppl", "nothing")
 
 
 def test_damaged_files(place, corpus, capsys):
@@ -157,7 +157,7 @@ def test_files_that_cannot_be_written(place, corpus, capsys, monkeypatch, named)
 @pytest.mark.parametrize("free, why", [(0, "no space left on the device of "), (2**30, "with PathManager.open(")])
 def test_a_command_that_fails_on_a_full_disk(place, corpus, capsys, monkeypatch, free, why):
     """fairseq's words on it are cut off, as they go to the same disk."""
-    monkeypatch.setattr(reproduce_run, "call", lambda *_: (1, "with PathManager.open("))
+    monkeypatch.setattr(reproduction.run, "call", lambda *_: (1, "with PathManager.open("))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
     assert f"failed: one.paper.seed1: fairseq-train failed ({why}" in capsys.readouterr().out
@@ -195,41 +195,41 @@ def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch)
     (binarised / "test.bin").unlink()
     assert reproduce.main(run) == 2 and "bin has a test.idx, but no test.bin" in capsys.readouterr().err
     assert not (place / "runs").exists()
-    monkeypatch.setattr(reproduce_training, "test_tokens", lambda folder: None)
+    monkeypatch.setattr(reproduction.training, "test_tokens", lambda folder: None)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
     assert "is another corpus" in capsys.readouterr().out and not list((place / "results").iterdir())
 
 
 def test_which_text_it_was(corpus, tmp_path):
     """As the binarising script wrote down, or of the binarised files."""
-    found = reproduce_training.digests(corpus)
+    found = reproduction.training.digests(corpus)
     assert list(found) == ["test.bin", "train.bin", "valid.bin"]
     assert found["test.bin"] == hashlib.sha256((corpus / "test.bin").read_bytes()).hexdigest()
     (tmp_path / "prepare_lm.json").write_text("[]")
     (tmp_path / "prepare_conllu.json").write_text('{"digests": {"train": "1f", "vectors": null}}')
     (tmp_path / "x.bin").mkdir()
-    assert reproduce_training.prepared(tmp_path) == ({}, None), "a list"
+    assert reproduction.training.prepared(tmp_path) == ({}, None), "a list"
     (tmp_path / "prepare_lm.json").write_text("[" * 100_000)
-    assert reproduce_training.digests(tmp_path) == {"train": "1f"}
+    assert reproduction.training.digests(tmp_path) == {"train": "1f"}
     for count in ("true", "98.5", "NaN", '"98"', "[98]", "null"):
         (tmp_path / "prepare_lm.json").write_text(
             f'{{"text": {{"a": [1], "b": "2e"}}, "statistics": {{"test": {{"tokens": {count}}}}}}}'
         )
-        assert reproduce_training.prepared(tmp_path) == ({"b": "2e"}, None)
+        assert reproduction.training.prepared(tmp_path) == ({"b": "2e"}, None)
 
 
 def test_results_that_cannot_be_written_are_no_surprise_after_training(place, corpus, monkeypatch, capsys):
     (place / "results").write_text("no folder")
-    monkeypatch.setattr(reproduce_run, "call", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(reproduction.run, "call", lambda *_: pytest.fail("trained"))
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
     assert "one.paper.seed1: failed: FileExistsError" in capsys.readouterr().out
 
 
 def test_one_at_a_time(place, corpus, capsys):
     folder = place / "runs" / "one.paper.seed1"
-    assert reproduce_process.at_work(folder) is None
+    assert reproduction.process.at_work(folder) is None
     for known in (True, False):
-        with reproduce_process.alone(folder):
+        with reproduction.process.alone(folder):
             (folder / "train.log").write_text("")
             if not known:
                 (folder / "lock").write_text("")
@@ -237,47 +237,47 @@ def test_one_at_a_time(place, corpus, capsys):
             assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
             assert f"{who} is at work in " in capsys.readouterr().out
             assert reproduce.main(["status"]) == 0 and f"0 updates; {who} is at work on it" in capsys.readouterr().out
-        assert reproduce_process.at_work(folder) is None
+        assert reproduction.process.at_work(folder) is None
     assert reproduce.main(["status"]) == 0 and "run it again to go on" in capsys.readouterr().out
 
 
 def test_a_signal_ends_what_runs(place, corpus, monkeypatch, tmp_path):
     monkeypatch.undo()
-    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "http.server")  # something that does not end by itself
+    monkeypatch.setitem(reproduction.process.COMMANDS, "train", "http.server")  # something that does not end by itself
     found, folder = [], tmp_path / "folder"
-    with reproduce_process.alone(folder) as lock:
+    with reproduction.process.alone(folder) as lock:
         thread = threading.Thread(
-            target=lambda: found.append(reproduce_process.call("train", ["0"], 1, tmp_path / "log", lock))
+            target=lambda: found.append(reproduction.process.call("train", ["0"], 1, tmp_path / "log", lock))
         )
         thread.start()
-        while not reproduce_process._going:
+        while not reproduction.process._going:
             time.sleep(0.01)
-    with pytest.raises(Refused, match="a command that it left"), reproduce_process.alone(folder):
+    with pytest.raises(Refused, match="a command that it left"), reproduction.process.alone(folder):
         pass  # as if we had been killed: the command holds the lock
-    reproduce_process.stop_all()
+    reproduction.process.stop_all()
     thread.join(20)
-    assert found and found[0][0] != 0 and not reproduce_process._going
-    with reproduce_process.alone(folder), pytest.raises(Refused, match="stopped"):
-        reproduce_process.call("train", ["0"], 1, tmp_path / "log")  # by a thread that was not at it yet
-    reproduce_process.start_anew()
-    assert reproduce_process.call("train", ["--help"], 1, tmp_path / "log")[0] == 0
+    assert found and found[0][0] != 0 and not reproduction.process._going
+    with reproduction.process.alone(folder), pytest.raises(Refused, match="stopped"):
+        reproduction.process.call("train", ["0"], 1, tmp_path / "log")  # by a thread that was not at it yet
+    reproduction.process.start_anew()
+    assert reproduction.process.call("train", ["--help"], 1, tmp_path / "log")[0] == 0
 
 
 def test_sigterm_is_ctrl_c(place, corpus, monkeypatch, capsys):
     """It ends the command that runs, and those that would follow are not begun."""
-    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "http.server")  # something that does not end by itself
+    monkeypatch.setitem(reproduction.process.COMMANDS, "train", "http.server")  # something that does not end by itself
     calls = []
 
     def carry_out(training, evaluations):
         log = place / "log"
         threading.Thread(target=kill).start()
-        calls.append(reproduce_process.call("train", ["0"], 1, log)[0])
-        calls.append(reproduce_process.call("eval-lm", [], 1, log))
+        calls.append(reproduction.process.call("train", ["0"], 1, log)[0])
+        calls.append(reproduction.process.call("eval-lm", [], 1, log))
 
     def kill():
-        while not reproduce_process._going:
+        while not reproduction.process._going:
             time.sleep(0.01)
-        (process,) = reproduce_process._going
+        (process,) = reproduction.process._going
         os.kill(os.getpid(), signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(20)
@@ -320,7 +320,7 @@ def test_jobs_take_the_gpus_in_turn(place, corpus, tmp_path, monkeypatch):
 
     def carry_out(training, evaluations):
         both.wait(60)
-        seen.append(reproduce_process.call(str(script), [], 1, tmp_path / f"{training.name}.log"))
+        seen.append(reproduction.process.call(str(script), [], 1, tmp_path / f"{training.name}.log"))
         return {"test": {"": {"ratio": 1.0, "reference": ""}}}
 
     monkeypatch.setattr(reproduce, "carry_out", carry_out)
@@ -345,7 +345,7 @@ def test_bad_values(arguments, capsys):
 
 
 def test_a_real_call_runs_in_the_root_and_is_logged(tmp_path):
-    code, said = reproduce_process.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
+    code, said = reproduction.process.call("eval-lm", ["nowhere", "--path", "none.pt", "--user-dir", "rntn_plugins"], 1,
                                     tmp_path / "a" / "log")  # fmt: skip
     assert code and said == (tmp_path / "a" / "log").read_text() and "nowhere" in said
 
@@ -357,10 +357,10 @@ def test_trainings_keep_memory_unless_the_user_says_otherwise(tmp_path, monkeypa
     monkeypatch.setenv("MALLOC_MMAP_MAX_", "7")
     script = tmp_path / "show.py"
     script.write_text(f"import os; print([os.environ.get(name) for name in {names}])")
-    monkeypatch.setitem(reproduce_process.COMMANDS, "train", "show")
+    monkeypatch.setitem(reproduction.process.COMMANDS, "train", "show")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     log = tmp_path / "log"
-    assert reproduce_process.call("train", [], 1, log) == (0, "['1', '7', '8589934592']\n")
-    assert reproduce_process.call(str(script), [], 1, log) == (0, "[None, '7', None]\n")  # a measurement, say
-    assert reproduce_process.allocator("train") == dict(zip(names, ("1", "7", "8589934592")))
-    assert reproduce_process.allocator("eval-lm") == {"MALLOC_MMAP_MAX_": "7"}
+    assert reproduction.process.call("train", [], 1, log) == (0, "['1', '7', '8589934592']\n")
+    assert reproduction.process.call(str(script), [], 1, log) == (0, "[None, '7', None]\n")  # a measurement, say
+    assert reproduction.process.allocator("train") == dict(zip(names, ("1", "7", "8589934592")))
+    assert reproduction.process.allocator("eval-lm") == {"MALLOC_MMAP_MAX_": "7"}

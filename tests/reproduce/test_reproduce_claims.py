@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
-import reproduce_report as report
-import reproduce_results
+import reproduction.results
 from made_up_results import line, page_of, partial, result, verdict
-from reproduce_claims import judge
-from reproduce_results import ROWS
+from reproduction import report
+from reproduction.claims import judge
+from reproduction.results import ROWS
 
 
 def test_claims_of_paired_seeds(manifest, rows):
@@ -318,7 +318,7 @@ def test_claims_about_epochs_of_what_diverged(rows, judged):
 def test_claims_about_epochs_of_tags():
     """Validation has them as labels."""
     file = next(ROWS.glob("e18-pos-basic-lstm-x.short.seed1.json"))
-    found = reproduce_results.read(file)
+    found = reproduction.results.read(file)
     assert list(found.validations) == [1, 2, 3]
     assert found.validations[2] == found.curve[1]["valid"]["label_accuracy"]
 

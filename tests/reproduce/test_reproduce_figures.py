@@ -3,9 +3,8 @@
 import math
 from dataclasses import replace
 
-import reproduce_figures as figures
-import reproduce_report as report
 from made_up_results import drawn, measured_by_all, page_of, partial, result
+from reproduction import figures, report
 
 
 def legend(axes):

@@ -1,8 +1,8 @@
 """rows.toml: what is refused, and with what message."""
 
 import pytest
-import reproduce_manifest
-from reproduce_manifest import Refused, merged
+import reproduction.manifest
+from reproduction.manifest import Refused, merged
 from tiny_rows import ROWS
 
 SWEEP = 'kind = "sweep"\nseries = [{{label = "f", points = [{}]}}]'
@@ -78,9 +78,9 @@ def test_bad_manifests(tmp_path, change, message):
     (tmp_path / "tiny").mkdir()
     (tmp_path / "tiny" / "rows.toml").write_text(ROWS.replace(*change))
     with pytest.raises(Refused, match=message):
-        reproduce_manifest.load(tmp_path)
+        reproduction.manifest.load(tmp_path)
 
 
 def test_no_manifest(tmp_path):
     with pytest.raises(Refused, match="no rows.toml"):
-        reproduce_manifest.load(tmp_path)
+        reproduction.manifest.load(tmp_path)

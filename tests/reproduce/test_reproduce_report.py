@@ -5,11 +5,11 @@ import sys
 from dataclasses import replace
 
 import pytest
-import reproduce_manifest as manifests
-import reproduce_report as report
-import reproduce_results
+import reproduction.manifest as manifests
+import reproduction.results
 from made_up_results import drawn, line, measured_by_all, page_of, partial, result, verdict
-from reproduce_manifest import Refused
+from reproduction import report
+from reproduction.manifest import Refused
 
 
 def test_row(manifest, rows):
@@ -119,7 +119,7 @@ def test_schedules_in_use(manifest, rows, monkeypatch):
     assert line(page, "30 is ours")[2] == "paper" and "--lr 7" not in page
     assert f"[{file.stem}](results/rows/{file.name}) was trained without `--optimizer adagrad --lr 0.05`" in page
     assert f"[short, 1](results/rows/{file.name}) † |" in page, "and is marked in its table"
-    monkeypatch.setattr(reproduce_results, "SAME_RESULTS", ("--lr",))
+    monkeypatch.setattr(reproduction.results, "SAME_RESULTS", ("--lr",))
     assert "was trained without `--optimizer adagrad`" in page_of(manifest, rows)
 
 

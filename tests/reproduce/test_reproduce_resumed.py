@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 import reproduce
-import reproduce_calls
-import reproduce_checkpoints
-import reproduce_logs
-import reproduce_manifest
-import reproduce_run
-import reproduce_training
+import reproduction.calls
+import reproduction.checkpoints
+import reproduction.logs
+import reproduction.manifest
+import reproduction.run
+import reproduction.training
 import torch
-from reproduce_manifest import Refused
+from reproduction.manifest import Refused
 from tiny_rows import call_forked, result
 
 COMPLETE = {
@@ -26,14 +26,14 @@ COMPLETE = {
 
 
 def training_of(place, kind="paper"):
-    return reproduce.Training(reproduce_manifest.load().runs["one"], 1, reproduce.Settings(kind, {}, None, 1, False))
+    return reproduce.Training(reproduction.manifest.load().runs["one"], 1, reproduce.Settings(kind, {}, None, 1, False))
 
 
 def call_of(place, updates, commit="abc1234", changed=0, **more):
     where = {"commit": commit, "changed_files": changed, "processor": "x", **more}
     folder = training_of(place).folder
     folder.mkdir(parents=True, exist_ok=True)
-    return reproduce_calls.Calls(folder, updates, folder / "train.log", where)
+    return reproduction.calls.Calls(folder, updates, folder / "train.log", where)
 
 
 @pytest.mark.parametrize("changed", [0, 2])
@@ -42,7 +42,7 @@ def test_whose_code_it_was(place, changed):
     training.result.parent.mkdir()
     made = call_of(place, 0, changed=changed).ended(12.34, 5)
     assert made.pop("wall") == 12.3
-    written = reproduce_run.write(training, {"complete": True, "of_schedule": 1.0, "updates": 5}, "", made)
+    written = reproduction.run.write(training, {"complete": True, "of_schedule": 1.0, "updates": 5}, "", made)
     assert written["commit"] == "abc1234" and written["modified"] == (changed > 0) and written["calls"] == []
     assert written["environment"] == {"processor": "x"} and result(place, "one.paper.seed1") == written
 
@@ -77,14 +77,14 @@ def test_calls_that_nothing_is_known_of(place, damage):
         damage = json.dumps([{**json.loads(file.read_text())[0], **damage}])
     file.unlink() if damage is None else file.write_text(damage)
     made = call_of(place, 5, "known").ended(1, 9)
-    assert made["calls"][0] == reproduce_calls.UNKNOWN and len(made["calls"]) == 2 and made["commit"] == "known"
+    assert made["calls"][0] == reproduction.calls.UNKNOWN and len(made["calls"]) == 2 and made["commit"] == "known"
     assert made["modified"] is None and made["started"] is None and made["wall"] is None
 
 
 def test_a_damaged_checkpoint_gives_way_to_a_whole_one(tmp_path):
     """fairseq copies the file that it wrote: a process that is killed leaves a part of it."""
-    mend, last = reproduce_checkpoints.mend, tmp_path / "checkpoint_last.pt"
-    assert mend(tmp_path) is None and reproduce_checkpoints.saved(tmp_path) == (0, 0.0)
+    mend, last = reproduction.checkpoints.mend, tmp_path / "checkpoint_last.pt"
+    assert mend(tmp_path) is None and reproduction.checkpoints.saved(tmp_path) == (0, 0.0)
     for name, updates in (("1_20", 20), ("best", 30), ("last", 30)):
         state = {"optimizer_history": [{"num_updates": updates}], "extra_state": {"previous_training_time": 2.5}}
         torch.save({**state, "model": torch.ones(9999)}, tmp_path / f"checkpoint_{name}.pt")
@@ -92,13 +92,13 @@ def test_a_damaged_checkpoint_gives_way_to_a_whole_one(tmp_path):
     whole = last.read_bytes()
     last.write_bytes(whole[:20000])
     with pytest.raises(Refused, match="checkpoint_last.pt is damaged"):
-        reproduce_checkpoints.saved(tmp_path)
+        reproduction.checkpoints.saved(tmp_path)
     assert "checkpoint_best.pt took its place, of after 30 updates" in mend(tmp_path)
-    assert reproduce_checkpoints.saved(tmp_path) == (30, 2.5)
+    assert reproduction.checkpoints.saved(tmp_path) == (30, 2.5)
     for name in ("best", "last"):
         (tmp_path / f"checkpoint_{name}.pt").write_bytes(whole[:20000])
     assert "checkpoint_1_20.pt took its place" in mend(tmp_path)
-    assert reproduce_checkpoints.saved(tmp_path) == (20, 2.5) and not list(tmp_path.glob("*.part"))
+    assert reproduction.checkpoints.saved(tmp_path) == (20, 2.5) and not list(tmp_path.glob("*.part"))
     last.unlink()
     assert "checkpoint_last.pt was not there: checkpoint_1_20.pt took its place" in mend(tmp_path)
     (tmp_path / "checkpoint_best.pt").write_bytes(whole)  # written, and not copied yet
@@ -122,9 +122,9 @@ def test_a_checkpoint_that_cannot_be_read_now_stays(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "load", load)
     with pytest.raises(OSError, match="Too many open files"):
-        reproduce_checkpoints.mend(tmp_path)
+        reproduction.checkpoints.mend(tmp_path)
     monkeypatch.undo()
-    assert reproduce_checkpoints.saved(tmp_path) == (3000, 0.0) and len(list(tmp_path.iterdir())) == 2
+    assert reproduction.checkpoints.saved(tmp_path) == (3000, 0.0) and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_damaged_best_checkpoint_is_named(place, corpus, capsys):
@@ -144,7 +144,7 @@ def test_it_goes_on_with_the_same_text_only(place, corpus, tmp_path, capsys):
     shutil.copytree(corpus, other)
     assert reproduce.main([*run, f"tiny={corpus}"]) == 0 and reproduce.main([*run, f"tiny={other}"]) == 0
     found = result(place, "one.paper.seed1")["data"]
-    assert found == {"name": "tiny", "sha256": reproduce_training.digests(corpus)}
+    assert found == {"name": "tiny", "sha256": reproduction.training.digests(corpus)}
     (other / "train.bin").write_bytes((corpus / "train.bin").read_bytes()[::-1])
     capsys.readouterr()
     assert reproduce.main([*run, f"tiny={other}"]) == 1
@@ -153,39 +153,39 @@ def test_it_goes_on_with_the_same_text_only(place, corpus, tmp_path, capsys):
 
 def test_a_budget_is_added_to_what_there_is(place, monkeypatch):
     settings = reproduce.Settings("paper", {}, 1800.0, 1, False)
-    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
-    assert reproduce_run.budget(training) == ["--stop-time-hours", "0.500000"]
-    monkeypatch.setattr(reproduce_run, "saved", lambda folder: (7, 3600.0))
-    assert reproduce_run.budget(training) == ["--stop-time-hours", "1.500000"]
+    training = reproduce.Training(reproduction.manifest.load().runs["one"], 1, settings)
+    assert reproduction.run.budget(training) == ["--stop-time-hours", "0.500000"]
+    monkeypatch.setattr(reproduction.run, "saved", lambda folder: (7, 3600.0))
+    assert reproduction.run.budget(training) == ["--stop-time-hours", "1.500000"]
 
 
 def test_what_came_after_the_last_checkpoint_does_not_count():
     line = "10:00 | INFO | valid | epoch {:03} | ppl {} | num_updates {}\n"
-    log = line.format(1, 9, 10) + line.format(2, 8, 20) + f"{reproduce_logs.GOES_ON}10\n" + line.format(2, 7, 15)
-    points = reproduce_logs.curve(log)
+    log = line.format(1, 9, 10) + line.format(2, 8, 20) + f"{reproduction.logs.GOES_ON}10\n" + line.format(2, 7, 15)
+    points = reproduction.logs.curve(log)
     assert [(point["updates"], point["valid"]["ppl"]) for point in points] == [(10, 9), (15, 7)]
-    assert reproduce_logs.curve(f"{log}{reproduce_logs.GOES_ON}1x\n") == points
+    assert reproduction.logs.curve(f"{log}{reproduction.logs.GOES_ON}1x\n") == points
 
 
-@pytest.mark.parametrize("unfinished", [f"{reproduce_logs.GOES_ON}1", "10:00 | INFO | train_inn"])
+@pytest.mark.parametrize("unfinished", [f"{reproduction.logs.GOES_ON}1", "10:00 | INFO | train_inn"])
 def test_a_log_that_ends_within_a_line(place, tmp_path, unfinished):
     """As a full disk or a power cut leaves it: what is known of the line says nothing, and what follows counts."""
     (tmp_path / "dict.txt").write_text("")
     settings = reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, False)
-    training = reproduce.Training(reproduce_manifest.load().runs["one"], 1, settings)
+    training = reproduce.Training(reproduction.manifest.load().runs["one"], 1, settings)
     training.folder.mkdir(parents=True)
     flags, log = training.train_flags(), training.folder / "train.log"
-    reproduce_run.begun(training, flags, {}, log)
-    reproduce_run.check_the_same(training, flags, {})
+    reproduction.run.begun(training, flags, {}, log)
+    reproduction.run.check_the_same(training, flags, {})
     state = {"optimizer_history": [{"num_updates": 20}], "extra_state": {}}
     torch.save(state, training.folder / "checkpoint_last.pt")
     line = "10:00 | INFO | valid | epoch {:03} | ppl {} | num_updates {}\n"
     whole = "".join(line.format(at, 9, 10 * at) for at in (1, 2, 3))
     log.write_text(whole + unfinished)
-    said = reproduce_run.begun(training, flags, {}, log)
-    assert said == f"{whole}{reproduce_logs.GOES_ON}20\n" == log.read_text()
-    assert [point["updates"] for point in reproduce_logs.curve(said + line.format(3, 8, 30))] == [10, 20, 30]
-    assert [point["updates"] for point in reproduce_logs.curve(said)] == [10, 20]
+    said = reproduction.run.begun(training, flags, {}, log)
+    assert said == f"{whole}{reproduction.logs.GOES_ON}20\n" == log.read_text()
+    assert [point["updates"] for point in reproduction.logs.curve(said + line.format(3, 8, 30))] == [10, 20, 30]
+    assert [point["updates"] for point in reproduction.logs.curve(said)] == [10, 20]
 
 
 def test_a_checkpoint_that_was_cut_off(place, corpus, capsys):
@@ -198,7 +198,7 @@ def test_a_checkpoint_that_was_cut_off(place, corpus, capsys):
     whole = result(place, "one.paper.seed1")
     assert whole["complete"] and [each["updates"] == 0 for each in whole["calls"]] == [True, False]
     log = (place / "results" / "one.paper.seed1.log").read_text()
-    assert f"{reproduce_logs.GOES_ON}{whole['calls'][1]['updates']}\n" in log
+    assert f"{reproduction.logs.GOES_ON}{whole['calls'][1]['updates']}\n" in log
 
 
 def test_a_result_is_written_whole_or_not_at_all(place, monkeypatch):
@@ -206,7 +206,7 @@ def test_a_result_is_written_whole_or_not_at_all(place, monkeypatch):
     training, folder = training_of(place), place / "results"
     folder.mkdir()
     found, made = {**COMPLETE, "updates": 5}, call_of(place, 0).ended(1, 5)
-    reproduce_run.write(training, found, "2026-01-01 10:00:00 | INFO | first", made)
+    reproduction.run.write(training, found, "2026-01-01 10:00:00 | INFO | first", made)
     before = {file.name: file.read_text() for file in folder.iterdir()}
     assert sorted(before) == ["one.paper.seed1.json", "one.paper.seed1.log"] and "first" in before[sorted(before)[1]]
     usual = Path.write_text
@@ -218,7 +218,7 @@ def test_a_result_is_written_whole_or_not_at_all(place, monkeypatch):
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space"):
-        reproduce_run.write(training, {**found, "updates": 7}, "2026-01-01 10:00:00 | INFO | second", made)
+        reproduction.run.write(training, {**found, "updates": 7}, "2026-01-01 10:00:00 | INFO | second", made)
     assert {file.name: file.read_text() for file in folder.iterdir()} == before
 
 
@@ -247,7 +247,7 @@ def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
         call_forked(command, [*flags, "--max-epoch", "1"], threads, log)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reproduce_run, "call", interrupted)
+    monkeypatch.setattr(reproduction.run, "call", interrupted)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 130
     assert "the same command goes on" in capsys.readouterr().err
     assert reproduce.main(["status"]) == 0
@@ -267,7 +267,7 @@ def test_a_whole_training_is_scored_without_an_update_more(place, corpus, monkey
             raise KeyboardInterrupt
         return call_forked(command, *given, **named)
 
-    monkeypatch.setattr(reproduce_run, "call", call)
+    monkeypatch.setattr(reproduction.run, "call", call)
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]
     assert reproduce.main(run) == 130 and reproduce.main(run) == 0
     assert called == ["train", "eval-lm", "eval-lm", "eval-lm"]
@@ -287,7 +287,7 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
 
 
 def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
-    run = reproduce_manifest.load().runs["one"]
+    run = reproduction.manifest.load().runs["one"]
     for cuda in (False, True):
         (tmp_path / "dict.txt").write_text("")
         training = reproduce.Training(run, 1, reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, cuda))
@@ -297,6 +297,6 @@ def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
         if cuda:
             state = {"optimizer_history": [{"num_updates": 7}], "extra_state": {}}
             torch.save(state, training.folder / "checkpoint_last.pt")
-        reproduce_run.check_the_same(training, flags, {})
-        said = reproduce_run.begun(training, flags, {}, training.folder / "train.log")
-    assert said == f"{reproduce_logs.GOES_ON}7\n"
+        reproduction.run.check_the_same(training, flags, {})
+        said = reproduction.run.begun(training, flags, {}, training.folder / "train.log")
+    assert said == f"{reproduction.logs.GOES_ON}7\n"

@@ -11,13 +11,13 @@ from pathlib import Path
 import outputs
 import pytest
 import reproduce
-import reproduce_calls
-import reproduce_checkpoints
-import reproduce_logs
-import reproduce_manifest
-import reproduce_process
-import reproduce_run
-from reproduce_manifest import Refused
+import reproduction.calls
+import reproduction.checkpoints
+import reproduction.logs
+import reproduction.manifest
+import reproduction.process
+import reproduction.run
+from reproduction.manifest import Refused
 from tiny_rows import ROWS, result
 
 VALIDATED = "10:00 | INFO | valid | epoch {0:03} | valid on 'valid' subset | ppl 7.5 | num_updates {1}\n"
@@ -25,7 +25,7 @@ VALIDATED = "10:00 | INFO | valid | epoch {0:03} | valid on 'valid' subset | ppl
 
 def training_of(kind="short", data=None, budget=None, seed=1, run="one"):
     settings = reproduce.Settings(kind, data or {}, budget, 1, False)
-    return reproduce.Training(reproduce_manifest.load().runs[run], seed, settings)
+    return reproduce.Training(reproduction.manifest.load().runs[run], seed, settings)
 
 
 def written(training, complete=True, share=1.0, updates=100, ppl=5.0):
@@ -33,7 +33,7 @@ def written(training, complete=True, share=1.0, updates=100, ppl=5.0):
     found = {"complete": complete, "stopped": "schedule", "epochs": 2.0, "updates": updates, "of_schedule": share,
              "of_paper": share / 4, "test": {"": {"ppl": ppl}}}  # fmt: skip
     made = {"commit": "abc", "modified": False, "environment": {}, "calls": []}
-    return reproduce_run.write(training, found, "", made)
+    return reproduction.run.write(training, found, "", made)
 
 
 def test_which_result_stays(place):
@@ -57,25 +57,25 @@ def test_a_result_that_is_not_kept_is_told(place, monkeypatch):
     kept = {"complete": True, "epochs": 2.0, "updates": 208, "of_paper": 0.25, "test": {"": {"ppl": 5.0}}}
     new = {**kept, "complete": False, "updates": 99, "test": {"": {"ppl": 9.5}}}
     monkeypatch.setattr(reproduce, "carry_out", lambda *_: {**kept, "metric": "ppl", "kept": {**new, "metric": "ppl"}})
-    said = reproduce.one(training, reproduce_manifest.load())
+    said = reproduce.one(training, reproduction.manifest.load())
     assert said.startswith("test PPL 9.5; partial") and "an earlier result went further: test PPL 5; complete" in said
 
 
 def test_a_log_that_is_not_whole_is_refused(place, monkeypatch):
-    monkeypatch.setattr(reproduce_run, "saved", lambda folder: (52, 1.0))
+    monkeypatch.setattr(reproduction.run, "saved", lambda folder: (52, 1.0))
     log = "".join(VALIDATED.format(epoch, 26 * epoch) for epoch in (1, 2))
-    assert reproduce_run.described(training_of(), log, "")["complete"]
+    assert reproduction.run.described(training_of(), log, "")["complete"]
     for lost in ("", VALIDATED.format(1, 26)):
         with pytest.raises(Refused, match="its log ends after .* updates, its checkpoint has 52: remove "):
-            reproduce_run.described(training_of(), lost, "")
+            reproduction.run.described(training_of(), lost, "")
 
 
 def test_fairseq_logs_six_digits(place, monkeypatch):
     """Of more than a million updates a log names fewer, or more, than the checkpoint has."""
     for made in (1_234_564, 1_060_768):
-        monkeypatch.setattr(reproduce_run, "saved", lambda folder, made=made: (made, 1.0))
+        monkeypatch.setattr(reproduction.run, "saved", lambda folder, made=made: (made, 1.0))
         log = VALIDATED.format(2, f"{made:g}") + f"reproduce: goes on after updates {made}\n"
-        assert reproduce_run.described(training_of(), log, "")["updates"] == float(f"{made:g}")
+        assert reproduction.run.described(training_of(), log, "")["updates"] == float(f"{made:g}")
     training = training_of()
     training.folder.mkdir(parents=True)
     (training.folder / "train.log").write_text(
@@ -102,7 +102,7 @@ def test_a_log_without_a_checkpoint_is_put_aside(place):
     training.folder.mkdir(parents=True)
     log = training.folder / "train.log"
     log.write_text("of before\n")
-    assert reproduce_run.begun(training, ["x", "--lr", "1"], {}, log) == "" and not log.exists()
+    assert reproduction.run.begun(training, ["x", "--lr", "1"], {}, log) == "" and not log.exists()
     assert log.with_suffix(".old.log").read_text() == "of before\n"
 
 
@@ -114,17 +114,17 @@ def test_flags_of_a_training(place, corpus):
 
 
 def test_the_budget_is_for_trainings(place, monkeypatch):
-    assert reproduce_run.budget(training_of(budget=36.0)) == ["--stop-time-hours", "0.010000"]
-    assert reproduce_run.budget(training_of()) == []
+    assert reproduction.run.budget(training_of(budget=36.0)) == ["--stop-time-hours", "0.010000"]
+    assert reproduction.run.budget(training_of()) == []
     rows = place / "tasks" / "tiny" / "rows.toml"
     rows.write_text(ROWS.replace("[schedules.sgd]\n", '[schedules.sgd]\nscript = "scripts/kneser_ney.py"\n', 1))
-    assert reproduce_run.budget(training_of(budget=36.0)) == []
+    assert reproduction.run.budget(training_of(budget=36.0)) == []
 
 
 def test_threads_of_a_command(place, tmp_path, monkeypatch):
     script = tmp_path / "show.py"
     script.write_text("import os; print(os.environ['OMP_NUM_THREADS'], os.environ['MKL_NUM_THREADS'])")
-    assert reproduce_process.call(str(script), [], 3, tmp_path / "log") == (0, "3 3\n")
+    assert reproduction.process.call(str(script), [], 3, tmp_path / "log") == (0, "3 3\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     for jobs, threads in ((1, 8), (3, 2), (9, 1)):
         asked = reproduce.parse(["run", "one", "--jobs", str(jobs), "--device", "cpu"])
@@ -141,7 +141,7 @@ def test_what_has_no_such_schedule_is_left_out(place, corpus, capsys):
     def asked(*names):
         args = reproduce.parse(["run", *names, "--schedule", "medium", "--data", f"tiny={corpus}", "--device", "cpu"])
         return [
-            each.run.id for each in reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
+            each.run.id for each in reproduce.trainings(reproduction.manifest.load(), args, reproduce.settings_of(args))
         ]
 
     assert asked("P") == ["two", "two"] and capsys.readouterr().out == "left out, without a medium schedule: one\n"
@@ -156,7 +156,7 @@ def test_what_is_no_training_has_one_seed(place, corpus, capsys):
     schedule = '[schedules.time]\ntrain = "gru_lm"\nmetric = "seconds"\nupdates = 4\n[[runs]]'
     rows.write_text(timing.replace("[[runs]]", schedule, 1))
     args = reproduce.parse(["run", "P", "--seeds", "2", "3", "--data", f"tiny={corpus}", "--device", "cpu"])
-    found = reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
+    found = reproduce.trainings(reproduction.manifest.load(), args, reproduce.settings_of(args))
     assert [(each.run.id, each.seed) for each in found] == [("one", 1), ("two", 2), ("two", 3)]
     assert capsys.readouterr().out == "one: no training; --seeds and --budget do not change it\n"
 
@@ -179,7 +179,7 @@ def test_a_training_that_goes_on_is_told_beside_its_result(place, capsys):
     file = place / "tasks" / "result.json"
     written(training, complete=False, share=0.5)
     file = training.result
-    with reproduce_process.alone(training.folder):
+    with reproduction.process.alone(training.folder):
         (training.folder / "train.log").write_text(VALIDATED.format(1, 26))
         assert reproduce.state(training)[1].endswith(
             "is at work on it: 26 updates, 50 % of the schedule; validation: ppl 7.5"
@@ -241,25 +241,26 @@ def test_all_commands_are_ended_before_any_is_waited_for(monkeypatch):
         def wait(self):
             order.append(f"wait {self.name}")
 
-    monkeypatch.setattr(reproduce_process, "_going", {Command("a"), Command("b")})
-    reproduce_process.stop_all()
+    monkeypatch.setattr(reproduction.process, "_going", {Command("a"), Command("b")})
+    reproduction.process.stop_all()
     assert sorted(order[:2]) == ["end a", "end b"] and sorted(order[2:]) == ["wait a", "wait b"]
-    assert not reproduce_process._going
+    assert not reproduction.process._going
 
 
 def test_code_that_is_not_known():
     where = {"commit": None, "changed_files": 0, "processor": "x"}
-    assert reproduce_calls.whose(where) == {"commit": None, "modified": None, "environment": {"processor": "x"}}
-    assert reproduce_calls.whose({**where, "commit": "abc"})["modified"] is False and len(where) == 3
-    call = {**reproduce_calls.UNKNOWN, "started": "0001-01-01T00:00:00"}
-    assert not reproduce_calls.is_call(call) and reproduce_calls.is_call({**call, "started": "2026-01-01T00:00:00"})
+    assert reproduction.calls.whose(where) == {"commit": None, "modified": None, "environment": {"processor": "x"}}
+    assert reproduction.calls.whose({**where, "commit": "abc"})["modified"] is False and len(where) == 3
+    call = {**reproduction.calls.UNKNOWN, "started": "0001-01-01T00:00:00"}
+    assert not reproduction.calls.is_call(call)
+    assert reproduction.calls.is_call({**call, "started": "2026-01-01T00:00:00"})
 
 
 def test_folders_of_this_machine_are_not_kept(place, corpus, monkeypatch):
     folder = reproduce.relative(corpus)
     training = training_of(data={"tiny": folder})
     command = ["fairseq-train", folder, "--lr", "1", f"{folder}/train"]
-    assert reproduce_run.named(training, command) == [
+    assert reproduction.run.named(training, command) == [
         "fairseq-train",
         "data-bin/tiny",
         "--lr",
@@ -268,15 +269,15 @@ def test_folders_of_this_machine_are_not_kept(place, corpus, monkeypatch):
     ]
     line = "2026-01-01 10:00:00 | INFO | x | of {}/words\n"
     monkeypatch.setenv("HOME", "/home/someone")
-    assert reproduce_logs.kept_lines(line.format("/home/someone") + line.format("/data")) == line.format("/data")
+    assert reproduction.logs.kept_lines(line.format("/home/someone") + line.format("/data")) == line.format("/data")
     monkeypatch.setenv("HOME", "/")
-    assert reproduce_logs.kept_lines(line.format("/data")) == line.format("/data")
+    assert reproduction.logs.kept_lines(line.format("/data")) == line.format("/data")
 
 
 def test_checkpoints_of_other_names_are_no_training(tmp_path):
     for name in ("best", "last", "3", "1_200", "foreign", "last.old", "1_2_3"):
         (tmp_path / f"checkpoint_{name}.pt").touch()
-    names = [path.stem.removeprefix("checkpoint_") for path in reproduce_checkpoints.checkpoints(tmp_path)]
+    names = [path.stem.removeprefix("checkpoint_") for path in reproduction.checkpoints.checkpoints(tmp_path)]
     assert names == ["1_200", "3", "best", "last"]
 
 
@@ -294,7 +295,7 @@ def test_a_file_that_cannot_be_written_as_a_whole_stays(tmp_path):
 
 def test_a_result_that_is_a_folder_is_no_surprise_after_training(place, corpus, monkeypatch, capsys):
     (place / "results" / "one.short.seed1.json").mkdir(parents=True)
-    monkeypatch.setattr(reproduce_run, "call", lambda *_: pytest.fail("trained"))
+    monkeypatch.setattr(reproduction.run, "call", lambda *_: pytest.fail("trained"))
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
     assert "one.short.seed1.json is a folder" in capsys.readouterr().out
 
@@ -345,7 +346,7 @@ def test_rows_that_contradict_the_script(place, what, instead, said):
     assert what in ROWS
     file.write_text(ROWS.replace(what, instead, 1))
     with pytest.raises(Refused, match=said):
-        reproduce_manifest.load()
+        reproduction.manifest.load()
 
 
 def test_the_commands_that_help_names_are_able(capsys, monkeypatch):
@@ -356,4 +357,4 @@ def test_the_commands_that_help_names_are_able(capsys, monkeypatch):
     assert len(lines) > 4
     for line in lines:
         args = reproduce.parse([*shlex.split(line, comments=True), "--device", "cpu"])
-        assert reproduce.trainings(reproduce_manifest.load(), args, reproduce.settings_of(args))
+        assert reproduce.trainings(reproduction.manifest.load(), args, reproduce.settings_of(args))

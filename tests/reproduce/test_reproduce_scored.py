@@ -3,11 +3,10 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
-import reproduce_report as report
-import reproduce_results
-import reproduce_tables as tables
+import reproduction.results
 from fairseq import checkpoint_utils
 from made_up_results import page_of, result
+from reproduction import report, tables
 
 
 def after(rows, values, command=(), key="loss", **more):
@@ -58,13 +57,13 @@ def test_times_measured_otherwise_than_now_are_told(manifest, rows):
     timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "test": {"": {"ratio": 2.5}}}
     file = result(rows, "time-lstm", 0, "paper", **timed, commands={"train": command})
     run = manifest.runs["time-lstm"]
-    assert reproduce_results.read(file).lacking(run) == []
+    assert reproduction.results.read(file).lacking(run) == []
     schedule = replace(run.schedule, train=("gru_lm", "--batch", "20", "--steps", "30"))
-    lacking = reproduce_results.read(file).lacking(replace(run, schedule=schedule))
+    lacking = reproduction.results.read(file).lacking(replace(run, schedule=schedule))
     assert lacking == ["gru_lm", "--batch 20", "--steps 30"]
     made_up = [part for part in command if part not in ("--data", "data-bin/ptb")]
     file = result(rows, "time-lstm", 0, "paper", **timed, commands={"train": made_up})
-    assert reproduce_results.read(file).lacking(run) == ["--data data-bin/ptb"]
+    assert reproduction.results.read(file).lacking(run) == ["--data data-bin/ptb"]
 
 
 def kept(values, maximize, monkeypatch, tmp_path):

@@ -2,8 +2,8 @@
 
     python scripts/reproduce.py report          # RESULTS.md and results/figures, from results/rows
 
-The same results make the same bytes. Numbers come from ``reproduce_results.py``, tables from ``reproduce_tables.py``,
-claims from ``reproduce_claims.py`` and figures from ``reproduce_figures.py``.
+The same results make the same bytes. Beside this file, numbers come from ``results.py``, tables from ``tables.py``,
+claims from ``claims.py`` and figures from ``figures.py``.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import reproduce_figures as figures
-import reproduce_tables as tables
-from benchmark_charts import MATPLOTLIB_MISSING
+from benchmarking.charts import MATPLOTLIB_MISSING
 from outputs import whole
-from reproduce_claims import Judged, judge
-from reproduce_manifest import ROOT, Manifest, Row
-from reproduce_results import Results
+from reproduction import figures, tables
+from reproduction.claims import Judged, judge
+from reproduction.manifest import ROOT, Manifest, Row
+from reproduction.results import Results
 
 PAPERS = {
     "T16": "Tjandra et al. 2016, Gated Recurrent Neural Tensor Network",

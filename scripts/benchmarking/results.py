@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from benchmark_floor import counted
+from benchmarking.floor import counted
 
 OURS = ("auto", "fused", "triton", "naive")  # the first that ran is "ours"
 

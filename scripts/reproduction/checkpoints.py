@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import List, Optional, Tuple
 
 from outputs import whole
-from reproduce_manifest import Refused
-from reproduce_process import relative
+from reproduction.manifest import Refused
+from reproduction.process import relative
 
 LAST, BEST = "checkpoint_last.pt", "checkpoint_best.pt"
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List
 
-from reproduce_manifest import ROOT, Refused
+from reproduction.manifest import ROOT, Refused
 
 #: what the last line of a scoring command says: metric, pattern, and the tokens it counted
 SCORES = {

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, wanted
-from reproduce_results import Measured, Result, Results, alike, measured, near, rank, ruled
+from reproduction.manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, wanted
+from reproduction.results import Measured, Result, Results, alike, measured, near, rank, ruled
 
 EVERY = 2  # epochs at least that a claim about every epoch is judged by
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second

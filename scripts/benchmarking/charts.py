@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Dict, List
 
-from benchmark_results import Results, Spread, judge, layer_tokens, rate
+from benchmarking.results import Results, Spread, judge, layer_tokens, rate
 
 MATPLOTLIB_MISSING = "no chart: matplotlib is not installed: pip install 'rntn-plugins[plots]'"
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 
-from reproduce_manifest import ROOT, Refused
+from reproduction.manifest import ROOT, Refused
 
 LOCK = "lock"
 COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}

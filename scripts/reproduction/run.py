@@ -20,14 +20,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Dict, List, Optional, Sequence, Tuple
 
-import reproduce_results
+import reproduction.results
 from outputs import say, whole
-from reproduce_calls import Calls, whose
-from reproduce_checkpoints import BEST, LAST, checkpoints, mend, saved
-from reproduce_logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
-from reproduce_manifest import ROOT, Refused
-from reproduce_process import allocator, alone, call, relative
-from reproduce_training import ON_CPU, Settings, Training, digests, read_json
+from reproduction.calls import Calls, whose
+from reproduction.checkpoints import BEST, LAST, checkpoints, mend, saved
+from reproduction.logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
+from reproduction.manifest import ROOT, Refused
+from reproduction.process import allocator, alone, call, relative
+from reproduction.training import ON_CPU, Settings, Training, digests, read_json
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -243,7 +243,7 @@ def timed(training: Training, lock: int) -> dict:
     file = next(iter(output.glob("updates*.json")), None)
     if code or file is None:
         raise Refused(f"{training.name}: benchmark.py failed: {last_line(said)}")
-    from benchmark_results import Results
+    from benchmarking.results import Results
 
     results = Results(json.loads(file.read_text(encoding="utf-8")))
     group = {cell: next(name for name in results.groups if name.split()[-1] == cell) for cell in cells}
@@ -272,7 +272,7 @@ def earlier(training: Training) -> Optional[dict]:
     Raises:
         Refused: it is damaged.
     """
-    return reproduce_results.read(training.result).data if training.result.is_file() else None
+    return reproduction.results.read(training.result).data if training.result.is_file() else None
 
 
 def write(training: Training, found: dict, log: str, made: dict) -> dict:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduce_checkpoints import BEST
-from reproduce_manifest import ROOT, Refused, Run, Schedule, length_flags, merged
-from reproduce_process import relative
+from reproduction.checkpoints import BEST
+from reproduction.manifest import ROOT, Refused, Run, Schedule, length_flags, merged
+from reproduction.process import relative
 
 #: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
 #: sentence take 1.25 times as long, see docs/performance.md).

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from outputs import whole
-from reproduce_training import read_json
+from reproduction.training import read_json
 
 FILE = "calls.json"
 #: in place of the calls that nothing is known of, as of a training begun before they were written down

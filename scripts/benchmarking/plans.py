@@ -11,10 +11,10 @@ import re
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence
 
-from benchmark_measure import LOOPS
-from benchmark_workloads import Workload, chosen, count_parameters, paper_sizes, workload
+from benchmarking.measure import LOOPS
+from benchmarking.workloads import Workload, chosen, count_parameters, paper_sizes, workload
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LARGEST_PEER = 4096  # units of a peer with equal parameters; one for the unrestricted RNTN would be of no use
 PEER = "fairseq lstm_lm, equal parameters"
 
@@ -56,7 +56,7 @@ def label_of(role: str) -> str:
 
 
 def gather_loop(args, one: Workload) -> dict:
-    """The loop that public code has, for a cell with matrices per symbol: see ``benchmark_measure.gather_loop``.
+    """The loop that public code has, for a cell with matrices per symbol: see ``benchmarking.measure.gather_loop``.
 
     One pass over a stack of ten thousand matrices takes seconds, so few are measured.
     """

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from outputs import whole
-from reproduce_manifest import KINDS, ROOT, Manifest, Row, runs_of
-from reproduce_results import Measured, Results, measured, rank
+from reproduction.manifest import KINDS, ROOT, Manifest, Row, runs_of
+from reproduction.results import Measured, Results, measured, rank
 
 FOLDER = Path("results") / "figures"
 NAMES = {

@@ -23,7 +23,7 @@ import types
 from pathlib import Path
 from typing import Callable, Dict, List, Optional
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LOOPS = ("naive", "gather")  # recurrences that are no kernel
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
-from reproduce_manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, grouped, wanted
+from reproduction.manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, grouped, wanted
 
 ROWS = ROOT / "results" / "rows"
 #: flags that leave a training what it is

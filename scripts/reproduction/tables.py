@@ -8,10 +8,10 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from reproduce_claims import Judged
-from reproduce_figures import amount, plain
-from reproduce_manifest import KINDS, Manifest, Row, Run, Schedule, grouped
-from reproduce_results import Measured, Result, Results, validated
+from reproduction.claims import Judged
+from reproduction.figures import amount, plain
+from reproduction.manifest import KINDS, Manifest, Row, Run, Schedule, grouped
+from reproduction.results import Measured, Result, Results, validated
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
