@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
+from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.models._presets import PRESETS
-from rntn_plugins.optim import embedding_rows, row_sparse
+from rntn_plugins.optim import row_sparse, update_rows
 from rntn_plugins.optim.row_sparse import RowSparseDataParallel, check_run, row_values, teach_fairseq
 
 V, K = 600, 20
@@ -388,7 +389,7 @@ ALIKE = {
 @pytest.fixture
 def all_large(monkeypatch):
     for name in ("LEAST", "LEAST_ROWS"):
-        monkeypatch.setattr(embedding_rows, name, 0)
+        monkeypatch.setattr(update_rows, name, 0)
 
 
 @pytest.fixture
@@ -416,9 +417,9 @@ def test_embeddings_train_as_with_dense_gradients(run, data, tmp_path, monkeypat
             return train_step(self, samples)
 
     monkeypatch.setattr(Trainer, "train_step", watched)
-    monkeypatch.setattr(embedding_rows, "LEAST_ROWS", V)
+    monkeypatch.setattr(update_rows, "LEAST_ROWS", V)
     for least in (V * WIDE + 1, V * WIDE):
-        monkeypatch.setattr(embedding_rows, "LEAST", least)
+        monkeypatch.setattr(update_rows, "LEAST", least)
         train(data, "--arch", "gru_lm", "--embed-dim", WIDE, *ALIKE[run], "--save-dir", tmp_path / str(least))
     same(trained(tmp_path / str(V * WIDE + 1)), trained(tmp_path / str(V * WIDE)))
     half = len(watches) // 2
@@ -459,7 +460,7 @@ def test_resuming_with_the_settings_of_a_checkpoint(first, then, data, tmp_path,
     """fairseq takes an optimiser's settings from there."""
     flags = ("--arch", "gru_lm", "--lr", 0.1, "--optimizer")
     for kind, least in (("dense", 10**9), ("rows", 0)):
-        monkeypatch.setattr(embedding_rows, "LEAST", least)
+        monkeypatch.setattr(update_rows, "LEAST", least)
         train(data, *flags, *first, "--save-dir", tmp_path / kind, "--max-update", 3)
         train(data, *flags, *then, "--save-dir", tmp_path / kind)
     same(trained(tmp_path / "dense"), trained(tmp_path / "rows"))
@@ -468,16 +469,16 @@ def test_resuming_with_the_settings_of_a_checkpoint(first, then, data, tmp_path,
 
 def test_embeddings_are_sparse_during_an_update_only(all_large):
     embed = torch.nn.Embedding(9, 2)
-    (found,) = embedding_rows.large_embeddings(torch.nn.Sequential(embed))
-    with pytest.raises(RuntimeError, match="in between"), embedding_rows.by_rows([found]):
+    found = update_rows.large_embeddings(torch.nn.Sequential(embed))
+    with pytest.raises(RuntimeError, match="in between"), update_rows.by_rows(found, 10**6):
         assert embed.sparse
         raise RuntimeError("in between")
     assert not embed.sparse
     handle = embed.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    with embedding_rows.by_rows([embed]):
+    with update_rows.by_rows(found, 1):
         assert not embed.sparse
     handle.remove()
-    with embedding_rows.by_rows([embed]):
+    with update_rows.by_rows(found, 1):
         assert embed.sparse
 
 
@@ -496,12 +497,108 @@ def test_embeddings_that_stay_dense(monkeypatch):
         "few": [torch.nn.Embedding(8, 3)],
     }
     models["tied"][0].weight = tied.weight
-    monkeypatch.setattr(embedding_rows, "LEAST", 18)
-    monkeypatch.setattr(embedding_rows, "LEAST_ROWS", 9)
-    found = [
-        name for name, parts in models.items() if embedding_rows.large_embeddings(torch.nn.Sequential(*parts))
-    ]  # fmt: skip
+    monkeypatch.setattr(update_rows, "LEAST", 18)
+    monkeypatch.setattr(update_rows, "LEAST_ROWS", 9)
+    found = [name for name, parts in models.items() if update_rows.large_embeddings(torch.nn.Sequential(*parts))]
     assert found == ["plain"]
+
+
+# ---- matrices by symbol, --gradients auto ----------------------------------------------------------------------------
+
+
+def test_large_stacks(monkeypatch):
+    monkeypatch.setattr(update_rows, "LEAST", 3 * 2 * 2)
+    vocabulary = Vocabulary(3, counts=torch.tensor([3, 2, 1]))
+
+    def found(cell, **changes):
+        built = build_cell(cell, 2, 2, vocabulary, **changes)
+        return [(one.module is built, one.switch, one.most) for one in update_rows.large_stacks(built)]
+
+    for cell in ("rntn", "r_rntn", "r_gru", "r_lstm"):
+        count = {} if cell == "rntn" else {"num_matrices": 3}
+        assert found(cell, **count) == [(True, "by_rows", 6)], cell
+        assert found(cell, **count, gradients="dense") == found(cell, **count, gradients="row-sparse") == []
+    assert found("m_rnn") == [] and found("m_rnn", factor_size=4) == [(True, "by_rows", 6)]
+    assert found("r_rntn", num_matrices=2) == [] and found("gru") == []
+    one, other = (build_cell("rntn", 2, 2, vocabulary) for _ in range(2))
+    other.recurrence.bias = one.recurrence.bias
+    assert update_rows.large_stacks(torch.nn.Sequential(one, other)) == []
+
+
+@pytest.mark.parametrize("cell, indexed", [("r_gru", "update,candidate"), ("r_lstm", "cell"), ("r_lstm", "input,cell")])
+def test_what_a_cell_has_by_symbol(cell, indexed):
+    vocabulary = Vocabulary(3, counts=torch.tensor([3, 2, 1]))
+    built = build_cell(cell, 2, 2, vocabulary, num_matrices=3, indexed_gates=indexed)
+    found = {id(weight) for weight in built.per_index()}
+    names = {name.split(".")[-2].removesuffix("_gate") for name, one in built.named_parameters() if id(one) in found}
+    assert names == set(indexed.split(",")) and len(found) == 2 * len(names)
+
+
+@pytest.mark.parametrize("recurrence", ["fused", "naive"])
+@pytest.mark.parametrize("cell", ["rntn", "r_rntn", "m_rnn", "r_gru", "r_lstm"])
+def test_cells_have_sparse_gradients_while_the_switch_is_on(cell, recurrence):
+    count = {"num_matrices": 20} if cell.startswith("r_") else {}
+    vocabulary = Vocabulary(30, counts=torch.arange(30, 0, -1))
+    layer = Recurrent(build_cell(cell, 4, 4, vocabulary, **count)).double()
+    layer.recurrence = recurrence
+    x, tokens = torch.randn(5, 2, 4).double(), torch.randint(0, 12, (5, 2))
+    found = {}
+    for on in (False, True, False):
+        layer.cell.by_rows = on
+        layer.zero_grad()
+        layer(x, tokens)[0].square().sum().backward()
+        for weight in layer.cell.per_index():
+            assert weight.grad.is_sparse == on
+        found[on] = [weight.grad.to_dense() for weight in layer.parameters()]
+    torch.testing.assert_close(found[True], found[False])
+
+
+ADAPTS = {
+    "sgd": ("--arch", "rntn_lm", "--optimizer", "sgd", "--lr", 1),
+    "adagrad": ("--arch", "r_gru_lm", "--num-matrices", 40, *ADAGRAD),
+    "adagrad_tf": ("--arch", "r_rntn_lm", "--num-matrices", 40, "--optimizer", "adagrad_tf", "--lr", 0.1),
+    "max_norm_sgd": ("--arch", "m_rnn_lm", "--optimizer", "max_norm_sgd", "--lr", 1, "--max-norm", 0.4),
+    "naive": ("--arch", "r_lstm_lm", "--num-matrices", 40, *ADAGRAD, "--recurrence", "naive"),
+}
+
+
+@pytest.mark.parametrize("run", ADAPTS)
+def test_auto_trains_as_dense_gradients_do(run, data, tmp_path, monkeypatch, sparse_updates):
+    """Without large embeddings, so that what is sparse is the cell's."""
+    monkeypatch.setattr(update_rows, "LEAST_ROWS", 10**9)
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+    train(data, *ADAPTS[run], "--save-dir", tmp_path / "auto")
+    assert sparse_updates == [True] * 6
+    train(data, *ADAPTS[run], "--gradients", "dense", "--save-dir", tmp_path / "dense")
+    assert sparse_updates[6:] == [False] * 6
+    same(trained(tmp_path / "dense"), trained(tmp_path / "auto"))
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ((), True),
+        (("--num-matrices", 11), False),  # a batch has 24 symbols
+        (("--num-matrices", 12), True),
+        (("--optimizer", "adam"), False),
+        (("--momentum", 0.9), False),
+        (("--weight-decay", 0.1), False),
+        (("--update-freq", 2), False),
+        (("--gradients", "dense"), False),
+    ],
+)
+def test_where_matrices_have_sparse_gradients(flags, expected, data, tmp_path, monkeypatch, sparse_updates):
+    monkeypatch.setattr(update_rows, "LEAST_ROWS", 10**9)
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+    model = ("--arch", "r_rntn_lm", "--num-matrices", 40, "--optimizer", "sgd", "--lr", 0.1, "--max-update", 4)
+    train(data, *model, *flags, "--save-dir", tmp_path, "--no-save")
+    assert sparse_updates == [expected] * 4
+
+
+def test_auto_takes_any_optimiser(of_sgd):
+    cfg = copy.deepcopy(of_sgd)
+    OmegaConf.update(cfg, "common.fp16", True)
+    check_run(cfg, build_cell("rntn", 2, 2, Vocabulary(3)))
 
 
 def test_several_workers_and_other_devices_have_dense_gradients(of_sgd):
@@ -509,7 +606,7 @@ def test_several_workers_and_other_devices_have_dense_gradients(of_sgd):
         cfg = copy.deepcopy(of_sgd)
         for key, value in changes.items():
             OmegaConf.update(cfg, f"distributed_training.{key}", value)
-        return row_sparse.suits_embeddings(Namespace(cfg=cfg, device=torch.device(device)))
+        return row_sparse.suits_rows(Namespace(cfg=cfg, device=torch.device(device)))
 
     assert suits("cpu") and not suits("cuda")
     assert not suits("cpu", distributed_world_size=2, ddp_backend="legacy_ddp")

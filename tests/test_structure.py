@@ -21,7 +21,7 @@ ALLOWED = {
     "tasks": ("fairseq", "omegaconf", "numpy", "rntn_plugins.data", "rntn_plugins.metrics", "rntn_plugins.tasks",
               "rntn_plugins.symbols"),
     "criterions": ("fairseq", "omegaconf", "rntn_plugins.data", "rntn_plugins.metrics"),
-    "optim": ("fairseq", "omegaconf", "rntn_plugins.optim.embedding_rows", "rntn_plugins.optim.one_pass"),
+    "optim": ("fairseq", "omegaconf", "rntn_plugins.optim.one_pass", "rntn_plugins.optim.update_rows"),
     "data": ("fairseq", "numpy", "conllu", "rntn_plugins.data", "rntn_plugins.symbols"),
 }  # fmt: skip
 #: files of a room that must do without some of what the room may use

@@ -77,12 +77,12 @@ class IndexedGates(nn.Module):
                 self.shared[key(gate)] = nn.Parameter(torch.empty(hidden_size, hidden_size))
                 self.shared_bias[key(gate)] = nn.Parameter(torch.empty(hidden_size))
 
-    def project(self, x: Tensor, tokens: Tensor) -> GatesWithMatrices:
+    def project(self, x: Tensor, tokens: Tensor, row_sparse: bool) -> GatesWithMatrices:
         """Add the biases to ``x`` [T, B, G·H] and fetch the per-symbol matrices."""
         biases, matrices = [], []
         for gate in self.gates:
             if gate in self.indexed_gates:
-                matrix, bias = self.indexed[key(gate)](tokens)
+                matrix, bias = self.indexed[key(gate)](tokens, row_sparse)
                 matrices.append(matrix)
             else:
                 bias = self.shared_bias[key(gate)].expand(*tokens.shape, -1)
@@ -138,7 +138,7 @@ class GatedRestrictedCell(IndexedCell):
             nn.init.zeros_(self.recurrent.bias_of(gate))
 
     def project(self, x, tokens: Optional[Tensor] = None):
-        return self.recurrent.project(F.linear(x, self.weight_ih), tokens)
+        return self.recurrent.project(F.linear(x, self.weight_ih), tokens, self.row_sparse)
 
     def fused_inputs(self, x, tokens):
         """The inputs that the kernels of both cells begin with: x W + b ``[T, B, G·H]`` and f of the symbols."""

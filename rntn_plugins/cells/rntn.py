@@ -6,7 +6,7 @@ S18: Salle & Villavicencio 2018; RNTN and m-RNN are due to Sutskever, Martens & 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import List, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,15 +32,16 @@ def identity_input_option():
     return option(False, "add the input itself instead of W_h x_t (I = H; S18: the embedding is the only input matrix)")
 
 
-GRADIENTS = ("dense", "row-sparse")
+GRADIENTS = ("auto", "dense", "row-sparse")
 
 
 def gradients_option():
     return option(
-        "dense",
+        "auto",
         "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
         "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
-        "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either",
+        "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either. "
+        "'auto': so on a CPU, in one process and batches of up to 2K symbols, where that is the same step; else dense",
         choices=GRADIENTS,
     )
 
@@ -72,7 +73,6 @@ class IndexedMatrix(nn.Module):
 
     def __init__(self, hidden_size: int, index_of_symbol: Tensor, num_matrices: int, row_sparse: bool) -> None:
         super().__init__()
-        self.row_sparse = row_sparse
         self.weight = per_index(row_sparse, num_matrices, hidden_size, hidden_size)
         self.bias = per_index(row_sparse, num_matrices, hidden_size)
         self.register_buffer("index_of_symbol", index_of_symbol)
@@ -86,21 +86,37 @@ class IndexedMatrix(nn.Module):
             )
         return self.index_of_symbol[tokens]
 
-    def forward(self, tokens: Tensor):
+    def forward(self, tokens: Tensor, row_sparse: bool):
         """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
         index = self.index(tokens)
-        return read(self.weight, index, self.row_sparse), read(self.bias, index, self.row_sparse)
+        return read(self.weight, index, row_sparse), read(self.bias, index, row_sparse)
 
 
 class IndexedCell(Cell):
     """A cell with parameters that are there once for every index; one of its options is :func:`gradients_option`."""
 
     token_indexed = True
+    #: set by :mod:`rntn_plugins.optim.update_rows` in updates where sparse gradients are the same step, and quicker
+    by_rows = False
+
+    @property
+    def gradients(self) -> str:
+        return str(getattr(self.options, "gradients", "dense"))
 
     @property
     def row_sparse(self) -> bool:
         """Whether their gradients are sparse tensors with rows for what occurred only."""
-        return str(getattr(self.options, "gradients", "dense")) == "row-sparse"
+        return self.by_rows or self.gradients == "row-sparse"
+
+    @property
+    def adapts(self) -> bool:
+        """Whether ``by_rows`` may be set."""
+        return self.gradients == "auto"
+
+    def per_index(self) -> List[nn.Parameter]:
+        """Those parameters, ``[K, ...]``."""
+        stacks = [module for module in self.modules() if isinstance(module, IndexedMatrix)]
+        return [weight for stack in stacks for weight in (stack.weight, stack.bias)]
 
 
 def apply_each(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -155,7 +171,7 @@ class RNTN(IndexedCell):
         nn.init.zeros_(self.recurrence.bias)
 
     def project(self, x, tokens=None):
-        matrix, bias = self.recurrence(tokens)
+        matrix, bias = self.recurrence(tokens, self.row_sparse)
         return WithMatrix(self.input(x) + bias, matrix)
 
     def step(self, projected, carry):
@@ -242,6 +258,9 @@ class MRNN(IndexedCell):
         self.weight_left = self.matrix(size, factor_size)
         self.weight_right = self.matrix(factor_size, size)
         self.factors = per_index(self.row_sparse, self.vocabulary.size, factor_size)
+
+    def per_index(self):
+        return [self.factors]
 
     def project(self, x, tokens=None):
         return WithFactor(self.input(x), read(self.factors, tokens, self.row_sparse))

@@ -5,13 +5,14 @@ the attribute ``row_sparse``. torch's SGD and AdaGrad take them, and everything 
 taught to here: fairseq's scaling has no effect on sparse gradients (it scales a copy), its clipping takes the norm of
 values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in three
 things: gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them,
-and on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`) and large embeddings have
-sparse gradients where that is the same (:mod:`~rntn_plugins.optim.embedding_rows`).
+and on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`), and large embeddings and stacks
+of matrices have sparse gradients where that is the same (:mod:`~rntn_plugins.optim.update_rows`).
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from types import SimpleNamespace
 from typing import Callable, Iterator
 
@@ -23,8 +24,8 @@ from fairseq.models import distributed_fairseq_model
 from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
-from rntn_plugins.optim.embedding_rows import by_rows, large_embeddings
 from rntn_plugins.optim.one_pass import in_one_pass
+from rntn_plugins.optim.update_rows import by_rows, large_embeddings, large_stacks
 
 OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
 DATA_PARALLEL = ("legacy_ddp", "no_c10d")
@@ -168,13 +169,13 @@ def checks_run(original: Callable) -> Callable:
     def __init__(self, cfg, task, model, *args, **kwargs):
         original(self, cfg, task, model, *args, **kwargs)
         check_run(self.cfg, model)
-        self.embeddings_by_rows = large_embeddings(model) if suits_embeddings(self) else []
+        self.with_rows = [*large_embeddings(model), *large_stacks(model)] if suits_rows(self) else []
 
     return __init__
 
 
-def suits_embeddings(of: trainer.Trainer) -> bool:
-    """Whether sparse gradients of embeddings can be the same step, and a quicker one: in one process on a CPU."""
+def suits_rows(of: trainer.Trainer) -> bool:
+    """Whether sparse gradients can be the same step, and a quicker one: in one process on a CPU."""
     alone = of.cfg.distributed_training.distributed_world_size == 1
     return alone and of.device.type == "cpu" and not any(conflicts(of.cfg))
 
@@ -185,14 +186,14 @@ def plain(optimizer: FairseqOptimizer) -> bool:
 
 
 def steps_by_rows(original: Callable) -> Callable:
-    """``Trainer.train_step`` in which embeddings have sparse gradients where those suit.
+    """``Trainer.train_step`` in which embeddings and cells have sparse gradients where those suit.
 
     Not over several batches: torch puts their rows one after the other, and by and by that costs more than all rows.
     """
 
     def train_step(self, samples, *args, **kwargs):
-        suits = self.embeddings_by_rows and len(samples) == 1 and plain(self.optimizer)
-        with by_rows(self.embeddings_by_rows if suits else []):
+        suits = self.with_rows and len(samples) == 1 and samples[0] and plain(self.optimizer)
+        with by_rows(self.with_rows if suits else [], samples[0].get("ntokens", math.inf) if suits else 0):
             return original(self, samples, *args, **kwargs)
 
     return train_step
