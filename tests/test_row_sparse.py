@@ -1,6 +1,7 @@
 """``--gradients row-sparse``: fairseq's trainer does with such gradients what it does with dense ones."""
 
 import copy
+import math
 import multiprocessing
 import socket
 from argparse import Namespace
@@ -22,6 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
+from rntn_plugins.cells.rntn import MRNN, RNTN, per_index
 from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.models._presets import PRESETS
 from rntn_plugins.optim import row_sparse, update_rows
@@ -333,7 +335,7 @@ def check(cfg, named):
 def test_the_error_comes_before_training(data, tmp_path, monkeypatch):
     monkeypatch.setattr(Trainer, "train_step", lambda *_: pytest.fail("it trained"))
     flags = ("--arch", "rntn_lm", "--gradients", "row-sparse", "--save-dir", tmp_path)
-    with pytest.raises(ValueError, match="does not go with --optimizer adam: take --gradients dense"):
+    with pytest.raises(ValueError, match="does not go with --optimizer adam: take --gradients auto"):
         train(data, *flags, "--optimizer", "adam", "--lr", 0.1)
 
 
@@ -497,6 +499,7 @@ def test_embeddings_that_stay_dense(monkeypatch):
         "few": [torch.nn.Embedding(8, 3)],
     }
     models["tied"][0].weight = tied.weight
+    models["computed"] = [torch.nn.utils.parametrizations.weight_norm(torch.nn.Embedding(9, 2))]
     monkeypatch.setattr(update_rows, "LEAST", 18)
     monkeypatch.setattr(update_rows, "LEAST_ROWS", 9)
     found = [name for name, parts in models.items() if update_rows.large_embeddings(torch.nn.Sequential(*parts))]
@@ -523,6 +526,10 @@ def test_large_stacks(monkeypatch):
     one, other = (build_cell("rntn", 2, 2, vocabulary) for _ in range(2))
     other.recurrence.bias = one.recurrence.bias
     assert update_rows.large_stacks(torch.nn.Sequential(one, other)) == []
+    normed = build_cell("rntn", 2, 2, vocabulary)
+    torch.nn.utils.parametrizations.weight_norm(normed.recurrence, "weight")
+    torch.nn.utils.parametrizations.weight_norm(normed.recurrence, "bias")
+    assert update_rows.large_stacks(normed) == []
 
 
 @pytest.mark.parametrize("cell, indexed", [("r_gru", "update,candidate"), ("r_lstm", "cell"), ("r_lstm", "input,cell")])
@@ -593,6 +600,57 @@ def test_where_matrices_have_sparse_gradients(flags, expected, data, tmp_path, m
     model = ("--arch", "r_rntn_lm", "--num-matrices", 40, "--optimizer", "sgd", "--lr", 0.1, "--max-update", 4)
     train(data, *model, *flags, "--save-dir", tmp_path, "--no-save")
     assert sparse_updates == [expected] * 4
+
+
+def test_a_hook_on_one_weight_keeps_all_of_its_cell_dense(monkeypatch):
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+    cell = build_cell("rntn", 2, 2, Vocabulary(3))
+    found = update_rows.large_stacks(cell)
+    with update_rows.by_rows(found, 6):
+        assert cell.by_rows and not copy.deepcopy(cell).by_rows
+    assert not cell.by_rows
+    with update_rows.by_rows(found, 7):
+        assert not cell.by_rows
+    cell.recurrence.bias.register_hook(lambda gradient: gradient.clamp(-1, 1))
+    with update_rows.by_rows(found, 6):
+        assert not cell.by_rows
+
+
+def test_a_cell_of_ones_own():
+    """That reads its own table, and does without the argument that ``IndexedMatrix`` has."""
+
+    class Own(MRNN):
+        def build(self):
+            super().build()
+            self.more = per_index(self.row_sparse, 3, 2)
+
+    class Another(RNTN):
+        def project(self, x, tokens=None):
+            matrix, bias = self.recurrence(tokens)
+            return x + bias + matrix.sum(-1)
+
+    own = Own(2, 2, Own.Options(), Vocabulary(3))
+    assert {id(weight) for weight in own.per_index()} == {id(own.factors), id(own.more)}
+    another = Another(2, 2, Another.Options(), Vocabulary(3))
+    assert another.project(torch.zeros(1, 1, 2), torch.zeros(1, 1, dtype=torch.long)).shape == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "samples, expected",
+    [
+        ([{"ntokens": 5}], 5),
+        ([{"ntokens": torch.tensor(5)}], 5),
+        ([{"ntokens": None}], math.inf),
+        ([{}], math.inf),
+        ([(torch.ones(2),)], math.inf),
+        ([torch.ones(2)], math.inf),
+        (["DUMMY"], math.inf),
+        ([None], math.inf),
+        ([], math.inf),
+    ],
+)
+def test_symbols_of_any_batch(samples, expected):
+    assert row_sparse.symbols_of(samples) == expected
 
 
 def test_auto_takes_any_optimiser(of_sgd):

@@ -41,7 +41,8 @@ def gradients_option():
         "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
         "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
         "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either. "
-        "'auto': so on a CPU, in one process and batches of up to 2K symbols, where that is the same step; else dense",
+        "'auto': so where that is the same step and quicker, else dense: with these optimisers, on a CPU, in one "
+        "process, one batch an update, of up to 2K target symbols, and weights without hooks",
         choices=GRADIENTS,
     )
 
@@ -49,9 +50,11 @@ def gradients_option():
 def per_index(row_sparse: bool, *shape: int) -> nn.Parameter:
     """An uninitialised parameter whose first dimension is the index.
 
-    It has an attribute ``row_sparse`` if its gradients are sparse tensors with rows for what occurred only.
+    It has an attribute ``per_index``, and ``row_sparse`` if its gradients are always sparse tensors with rows for what
+    occurred only.
     """
     parameter = nn.Parameter(torch.empty(*shape))
+    parameter.per_index = True
     if row_sparse:
         parameter.row_sparse = True
     return parameter
@@ -86,7 +89,7 @@ class IndexedMatrix(nn.Module):
             )
         return self.index_of_symbol[tokens]
 
-    def forward(self, tokens: Tensor, row_sparse: bool):
+    def forward(self, tokens: Tensor, row_sparse: bool = False):
         """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
         index = self.index(tokens)
         return read(self.weight, index, row_sparse), read(self.bias, index, row_sparse)
@@ -109,14 +112,17 @@ class IndexedCell(Cell):
         return self.by_rows or self.gradients == "row-sparse"
 
     @property
-    def adapts(self) -> bool:
+    def adapts_gradients(self) -> bool:
         """Whether ``by_rows`` may be set."""
         return self.gradients == "auto"
 
     def per_index(self) -> List[nn.Parameter]:
         """Those parameters, ``[K, ...]``."""
-        stacks = [module for module in self.modules() if isinstance(module, IndexedMatrix)]
-        return [weight for stack in stacks for weight in (stack.weight, stack.bias)]
+        return [parameter for parameter in self.parameters() if hasattr(parameter, "per_index")]
+
+    def __getstate__(self) -> dict:
+        """A copy that is made in an update does not stay as the update has it."""
+        return {name: value for name, value in self.__dict__.items() if name != "by_rows"}
 
 
 def apply_each(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -258,9 +264,6 @@ class MRNN(IndexedCell):
         self.weight_left = self.matrix(size, factor_size)
         self.weight_right = self.matrix(factor_size, size)
         self.factors = per_index(self.row_sparse, self.vocabulary.size, factor_size)
-
-    def per_index(self):
-        return [self.factors]
 
     def project(self, x, tokens=None):
         return WithFactor(self.input(x), read(self.factors, tokens, self.row_sparse))

@@ -4,9 +4,10 @@ Such a gradient is a sparse tensor ``[K, ...]`` with values ``[U, ...]`` for the
 the attribute ``row_sparse``. torch's SGD and AdaGrad take them, and everything between the backward pass and them is
 taught to here: fairseq's scaling has no effect on sparse gradients (it scales a copy), its clipping takes the norm of
 values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in three
-things: gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them,
-and on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`), and large embeddings and stacks
-of matrices have sparse gradients where that is the same (:mod:`~rntn_plugins.optim.update_rows`).
+things: gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them;
+on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`); and there large embeddings, and the
+matrices of cells with ``--gradients auto``, have sparse gradients where the step is the same with them
+(:mod:`~rntn_plugins.optim.update_rows`).
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def check_run(cfg, model: nn.Module) -> None:
         found = ", ".join(conflicts(cfg))
         if found:
             raise ValueError(
-                f"--gradients row-sparse does not go with {found}: take --gradients dense, or --optimizer sgd, "
+                f"--gradients row-sparse does not go with {found}: take --gradients auto, or --optimizer sgd, "
                 "adagrad, adagrad_tf or max_norm_sgd without momentum and weight decay, full precision, and "
                 "--ddp-backend legacy_ddp"
             )
@@ -192,11 +193,17 @@ def steps_by_rows(original: Callable) -> Callable:
     """
 
     def train_step(self, samples, *args, **kwargs):
-        suits = self.with_rows and len(samples) == 1 and samples[0] and plain(self.optimizer)
-        with by_rows(self.with_rows if suits else [], samples[0].get("ntokens", math.inf) if suits else 0):
+        suits = self.with_rows and len(samples) == 1 and plain(self.optimizer)
+        with by_rows(self.with_rows if suits else [], symbols_of(samples)):
             return original(self, samples, *args, **kwargs)
 
     return train_step
+
+
+def symbols_of(samples) -> float:
+    """How many the first batch has, by fairseq's count; without end where a task's batches do not tell."""
+    count = samples[0].get("ntokens") if samples and isinstance(samples[0], dict) else None
+    return math.inf if count is None else int(count)
 
 
 def teach(owner, name: str, wrap: Callable) -> None:

@@ -40,7 +40,7 @@ class Switched:
 
 
 def large_embeddings(model: nn.Module) -> List[Switched]:
-    """Those whose weight is nobody else's, such as a tied output layer's."""
+    """Those whose weight is a parameter and nobody else's, such as a tied output layer's."""
     return [
         Switched(module, "sparse", [module.weight])
         for module in model.modules()
@@ -49,25 +49,24 @@ def large_embeddings(model: nn.Module) -> List[Switched]:
         and not module.scale_grad_by_freq
         and module.num_embeddings >= LEAST_ROWS
         and module.weight.numel() >= LEAST
-        and not shared(model, [module.weight])
+        and held_once(model, [module.weight])
     ]
 
 
 def large_stacks(model: nn.Module) -> List[Switched]:
-    """Cells with K matrices by symbol, large together."""
+    """Cells with matrices by symbol that are large together."""
     found = []
     for module in model.modules():
-        if not getattr(module, "adapts", False):
-            continue
-        weights = module.per_index()
-        if max(weight.numel() for weight in weights) >= LEAST and not shared(model, weights):
+        weights = module.per_index() if getattr(module, "adapts_gradients", False) else []
+        if weights and max(weight.numel() for weight in weights) >= LEAST and held_once(model, weights):
             found.append(Switched(module, "by_rows", weights, most=MOST_SYMBOLS * weights[0].size(0)))
     return found
 
 
-def shared(model: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
+def held_once(model: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
+    """Whether each is a parameter of one module: not of two, nor computed from others (weight normalisation)."""
     holders = Counter(id(weight) for module in model.modules() for weight in module._parameters.values())
-    return any(holders[id(weight)] > 1 for weight in weights)
+    return all(holders[id(weight)] == 1 for weight in weights)
 
 
 @contextmanager
