@@ -5,6 +5,7 @@
     python scripts/benchmark.py cells --compile               # and torch.compile of the naive loop
     python scripts/benchmark.py updates                       # fairseq-train on a made-up corpus, fairseq's lstm_lm too
     python scripts/benchmark.py updates --data data-bin/ptb   # … on a binarised text
+    python scripts/benchmark.py updates --dense-gradients     # … and what matrices' gradients as rows are worth
     python scripts/benchmark.py generation                    # fairseq's generator: 20 and 200 tokens, beam 1 and 5
     python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
     python scripts/benchmark.py cells --list                  # what would be measured
@@ -200,6 +201,8 @@ def parse(arguments: Optional[List[str]]):
                         help="updates: as fairseq-train's (default: none)")  # fmt: skip
     parser.add_argument("--no-peers", dest="peers", action="store_false",
                         help="updates: without fairseq's lstm_lm")  # fmt: skip
+    parser.add_argument("--dense-gradients", action="store_true",
+                        help="updates: cells with matrices by symbol with --gradients dense as well")  # fmt: skip
     parser.add_argument("--recurrence", nargs="+", default=["naive", "auto"], metavar="NAME",
                         help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
@@ -220,7 +223,8 @@ def parse(arguments: Optional[List[str]]):
     if args.cells and args.what == "bars":
         raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
     for name, given in (
-        ("--data", args.data), ("--sample-break-mode", args.sample_break_mode), ("--no-peers", not args.peers)
+        ("--data", args.data), ("--sample-break-mode", args.sample_break_mode), ("--no-peers", not args.peers),
+        ("--dense-gradients", args.dense_gradients),
     ):  # fmt: skip
         if given and args.what != "updates":
             raise ValueError(f"{name} is for the command updates")

@@ -282,6 +282,22 @@ def test_updates_on_a_given_text(tmp_path):
     assert [each["role"] for each in ours] == ["naive", "auto"]
 
 
+def test_updates_with_dense_gradients():
+    """Of the cells that have others."""
+    asked = ("updates", "--quick", "--no-peers", "--recurrence", "auto", "--dense-gradients", "--cells")
+    found = {}
+    for each in plans.PLANS["updates"](arguments(*asked, "r_rntn_lm_salle_ptb", "rntn", "gru_lm"))["contenders"]:
+        args = options.parse_args_and_arch(options.get_training_parser(), ["data", *each["spec"]["flags"]])
+        found[args.arch, each["role"]] = str(getattr(args, "gradients", "-"))
+    assert found == {
+        ("r_rntn_lm_salle_ptb", "auto"): "auto",
+        ("r_rntn_lm_salle_ptb", "dense"): "dense",
+        ("rntn_lm_salle_ptb", "auto"): "row-sparse",
+        ("rntn_lm_salle_ptb", "dense"): "dense",
+        ("gru_lm", "auto"): "-",
+    }
+
+
 # ---- plans -----------------------------------------------------------------------------------------------------------
 
 
@@ -519,6 +535,7 @@ def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
         (["bars", "--cells", "gru"], "the bars are about given cells"),
         (["cells", "--data", "x"], "--data is for the command updates"),
         (["generation", "--no-peers"], "--no-peers is for the command updates"),
+        (["scaling", "--dense-gradients"], "--dense-gradients is for the command updates"),
         (["bars", "--sample-break-mode", "eos"], "--sample-break-mode is for the command updates"),
         (["updates", "--data", "nowhere"], "--data nowhere: no binarised text"),
         (["cells", "--rounds", "0"], "--rounds 0 must be at least 1"),

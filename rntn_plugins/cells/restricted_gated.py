@@ -77,7 +77,7 @@ class IndexedGates(nn.Module):
                 self.shared[key(gate)] = nn.Parameter(torch.empty(hidden_size, hidden_size))
                 self.shared_bias[key(gate)] = nn.Parameter(torch.empty(hidden_size))
 
-    def project(self, x: Tensor, tokens: Tensor, row_sparse: bool = False) -> GatesWithMatrices:
+    def project(self, x: Tensor, tokens: Tensor, row_sparse: Optional[bool] = None) -> GatesWithMatrices:
         """Add the biases to ``x`` [T, B, G·H] and fetch the per-symbol matrices."""
         biases, matrices = [], []
         for gate in self.gates:

@@ -6,7 +6,7 @@ S18: Salle & Villavicencio 2018; RNTN and m-RNN are due to Sutskever, Martens & 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, NamedTuple
+from typing import List, NamedTuple, Optional
 
 import torch
 import torch.nn.functional as F
@@ -89,9 +89,15 @@ class IndexedMatrix(nn.Module):
             )
         return self.index_of_symbol[tokens]
 
-    def forward(self, tokens: Tensor, row_sparse: bool = False):
-        """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``."""
+    def forward(self, tokens: Tensor, row_sparse: Optional[bool] = None):
+        """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``.
+
+        Their gradients are sparse tensors or dense ones as *row_sparse* says; where it says nothing, as the parameters
+        were made.
+        """
         index = self.index(tokens)
+        if row_sparse is None:
+            row_sparse = hasattr(self.weight, "row_sparse")
         return read(self.weight, index, row_sparse), read(self.bias, index, row_sparse)
 
 

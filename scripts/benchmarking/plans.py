@@ -122,7 +122,7 @@ def model_flags(one: Workload, role: str) -> List[str]:
     """Task and model of a preset (*role*: its recurrence)."""
     flags = ["--task", "rntn_language_modeling", "--arch", one.name, "--embed-dim", str(one.input)]
     flags += ["--hidden-size", str(one.hidden), *([] if role == "auto" else ["--recurrence", role])]
-    for name in ("num_matrices", "factor_size"):
+    for name in ("num_matrices", "factor_size", "gradients"):
         flags += [f"--{name.replace('_', '-')}", str(one.options[name])] if name in one.options else []
     return flags
 
@@ -176,6 +176,12 @@ def update(args, one: Workload, role: str) -> dict:
     return whole_model(args, one, role, f"update {one.name}", flags, spec)
 
 
+def dense_update(args, one: Workload) -> dict:
+    """As :func:`update`, ours, with the gradients that everybody's are where nothing is known of symbols."""
+    dense = dataclasses.replace(one, options={**one.options, "gradients": "dense"})
+    return {**update(args, dense, "auto"), "role": "dense", "kind": "dense gradients", "label": "ours, dense gradients"}
+
+
 def generation(args, one: Workload, role: str, beam: int, batch: int) -> dict:
     """Generation of *batch* texts side by side; ``steps`` are those of the longer ones."""
     prefix, lengths = (2, (3, 6)) if args.quick else (5, (20, 200))
@@ -213,8 +219,12 @@ def with_fair_peers(found: List[dict]) -> dict:
 
 
 def plan_updates(args) -> dict:
-    roles = (*args.recurrence, *(["lstm_lm"] if args.peers else []))
-    return with_fair_peers([update(args, one, role) for one in language_models(args) for role in roles])
+    roles, found = (*args.recurrence, *(["lstm_lm"] if args.peers else [])), []
+    for one in language_models(args):
+        found += [update(args, one, role) for role in roles]
+        if args.dense_gradients and "gradients" in one.options:
+            found.append(dense_update(args, one))
+    return with_fair_peers(found)
 
 
 def plan_generation(args) -> dict:
