@@ -5,7 +5,7 @@
     python scripts/benchmark.py cells --compile               # and torch.compile of the naive loop
     python scripts/benchmark.py updates                       # fairseq-train on a made-up corpus, fairseq's lstm_lm too
     python scripts/benchmark.py updates --data data-bin/ptb   # … on a binarised text
-    python scripts/benchmark.py updates --dense-gradients     # … and what matrices' gradients as rows are worth
+    python scripts/benchmark.py updates --dense-gradients --batch 1 --sample-break-mode eos   # gradients by rows or not
     python scripts/benchmark.py generation                    # fairseq's generator: 20 and 200 tokens, beam 1 and 5
     python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
     python scripts/benchmark.py cells --list                  # what would be measured
@@ -202,7 +202,8 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--no-peers", dest="peers", action="store_false",
                         help="updates: without fairseq's lstm_lm")  # fmt: skip
     parser.add_argument("--dense-gradients", action="store_true",
-                        help="updates: cells with matrices by symbol with --gradients dense as well")  # fmt: skip
+                        help="updates: cells with matrices by symbol with --gradients dense as well; those of "
+                             "'auto' are dense too in batches of over 2 K symbols")  # fmt: skip
     parser.add_argument("--recurrence", nargs="+", default=["naive", "auto"], metavar="NAME",
                         help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
