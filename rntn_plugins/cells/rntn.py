@@ -6,7 +6,7 @@ S18: Salle & Villavicencio 2018; RNTN and m-RNN are due to Sutskever, Martens & 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.nn.functional as F
@@ -41,23 +41,12 @@ def gradients_option():
         "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
         "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
         "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either. "
-        "'auto': so where that is the same step and quicker, else dense: with these optimisers, on a CPU, in one "
-        "process, one batch an update, of up to 2K target symbols, and weights without hooks",
+        "'auto': so where that is the same step up to the order of sums, and quicker, else dense: with these "
+        "optimisers, on a CPU, in one process, one batch an update, of up to 2K target symbols (K = V for rntn and "
+        "m_rnn), a stack of 2^18 numbers or more, and weights that are the cell's own parameters, neither shared, nor "
+        "computed from others, nor with hooks. 'dense': for code of your own that works on gradients in an update",
         choices=GRADIENTS,
     )
-
-
-def per_index(row_sparse: bool, *shape: int) -> nn.Parameter:
-    """An uninitialised parameter whose first dimension is the index.
-
-    It has an attribute ``per_index``, and ``row_sparse`` if its gradients are always sparse tensors with rows for what
-    occurred only.
-    """
-    parameter = nn.Parameter(torch.empty(*shape))
-    parameter.per_index = True
-    if row_sparse:
-        parameter.row_sparse = True
-    return parameter
 
 
 class IndexedMatrix(nn.Module):
@@ -72,12 +61,18 @@ class IndexedMatrix(nn.Module):
     b          bias              [K, H]
     f          index_of_symbol   [V]
     =========  ================  =========
+
+    Args:
+        row_sparse: whether gradients of U and b are sparse tensors with rows for the indices that occurred only.
     """
+
+    tables = ("weight", "bias")
 
     def __init__(self, hidden_size: int, index_of_symbol: Tensor, num_matrices: int, row_sparse: bool) -> None:
         super().__init__()
-        self.weight = per_index(row_sparse, num_matrices, hidden_size, hidden_size)
-        self.bias = per_index(row_sparse, num_matrices, hidden_size)
+        self.row_sparse = row_sparse
+        self.weight = nn.Parameter(torch.empty(num_matrices, hidden_size, hidden_size))
+        self.bias = nn.Parameter(torch.empty(num_matrices, hidden_size))
         self.register_buffer("index_of_symbol", index_of_symbol)
 
     def index(self, tokens: Tensor) -> Tensor:
@@ -92,21 +87,25 @@ class IndexedMatrix(nn.Module):
     def forward(self, tokens: Tensor, row_sparse: Optional[bool] = None):
         """Matrices and biases of the symbols: ``[T, B] -> [T, B, H, H], [T, B, H]``.
 
-        Their gradients are sparse tensors or dense ones as *row_sparse* says; where it says nothing, as the parameters
-        were made.
+        Their gradients are sparse tensors or dense ones as *row_sparse* says; where it says nothing, as this module was
+        made.
         """
         index = self.index(tokens)
-        if row_sparse is None:
-            row_sparse = hasattr(self.weight, "row_sparse")
+        row_sparse = self.row_sparse if row_sparse is None else row_sparse
         return read(self.weight, index, row_sparse), read(self.bias, index, row_sparse)
 
 
 class IndexedCell(Cell):
-    """A cell with parameters that are there once for every index; one of its options is :func:`gradients_option`."""
+    """A cell with *tables*, parameters ``[K, ...]`` of which it reads the rows of its symbols; one of its options is
+    :func:`gradients_option`.
+
+    It names those of its own in ``tables``, as its modules do (:class:`IndexedMatrix`).
+    """
 
     token_indexed = True
+    tables: Sequence[str] = ()
     #: set by :mod:`rntn_plugins.optim.update_rows` in updates where sparse gradients are the same step, and quicker
-    by_rows = False
+    row_sparse_update = False
 
     @property
     def gradients(self) -> str:
@@ -114,21 +113,21 @@ class IndexedCell(Cell):
 
     @property
     def row_sparse(self) -> bool:
-        """Whether their gradients are sparse tensors with rows for what occurred only."""
-        return self.by_rows or self.gradients == "row-sparse"
+        """Whether the tables' gradients are sparse tensors with rows for what occurred only."""
+        return self.row_sparse_update or self.gradients == "row-sparse"
 
     @property
     def adapts_gradients(self) -> bool:
-        """Whether ``by_rows`` may be set."""
+        """Whether ``row_sparse_update`` may be set."""
         return self.gradients == "auto"
 
-    def per_index(self) -> List[nn.Parameter]:
-        """Those parameters, ``[K, ...]``."""
-        return [parameter for parameter in self.parameters() if hasattr(parameter, "per_index")]
+    def all_tables(self) -> List[Tuple[nn.Module, str]]:
+        """Every table of the cell, as the module that has it and its name there."""
+        return [(module, name) for module in self.modules() for name in getattr(module, "tables", ())]
 
     def __getstate__(self) -> dict:
         """A copy that is made in an update does not stay as the update has it."""
-        return {name: value for name, value in self.__dict__.items() if name != "by_rows"}
+        return {name: value for name, value in self.__dict__.items() if name != "row_sparse_update"}
 
 
 def apply_each(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -262,6 +261,7 @@ class MRNN(IndexedCell):
     """
 
     Options = MRNNOptions
+    tables = ("factors",)
 
     def build(self) -> None:
         size = self.hidden_size
@@ -269,7 +269,7 @@ class MRNN(IndexedCell):
         self.input = IdentityOrLinear(self.input_size, size, self.options.identity_input, "m_rnn")
         self.weight_left = self.matrix(size, factor_size)
         self.weight_right = self.matrix(factor_size, size)
-        self.factors = per_index(self.row_sparse, self.vocabulary.size, factor_size)
+        self.factors = nn.Parameter(torch.empty(self.vocabulary.size, factor_size))
 
     def project(self, x, tokens=None):
         return WithFactor(self.input(x), read(self.factors, tokens, self.row_sparse))

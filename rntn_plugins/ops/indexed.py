@@ -10,7 +10,6 @@ import warnings
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from rntn_plugins.ops.scratch import scratch
 
@@ -130,19 +129,28 @@ class Occurrences:
 
 
 class SparseRead(torch.autograd.Function):
-    """``rows[index]`` for autograd, with a row-sparse gradient."""
+    """``rows[index]`` for autograd, with a row-sparse gradient; with a dense one where that is to be differentiated in
+    its turn (``create_graph``, :mod:`torch.func`)."""
+
+    generate_vmap_rule = True
 
     @staticmethod
-    def forward(ctx, rows, index):
-        ctx.save_for_backward(index)
-        ctx.count = rows.size(0)
+    def forward(rows, index):
         return rows[index]
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx, inputs, output):
+        rows, index = inputs
+        ctx.save_for_backward(index)
+        ctx.count = rows.size(0)
+
+    @staticmethod
     def backward(ctx, d):
         (index,) = ctx.saved_tensors
-        return Occurrences(index, ctx.count, True).of_rows(d.flatten(0, index.dim() - 1)), None
+        d_rows = d.flatten(0, index.dim() - 1)
+        if torch.is_grad_enabled():
+            return d.new_zeros(ctx.count, *d_rows.shape[1:]).index_add(0, index.flatten(), d_rows), None
+        return Occurrences(index, ctx.count, True).of_rows(d_rows), None
 
 
 def read(rows: Tensor, index: Tensor, sparse: bool) -> Tensor:

@@ -1,21 +1,21 @@
 """Row-sparse gradients in fairseq's trainer: ``--gradients row-sparse``.
 
-Such a gradient is a sparse tensor ``[K, ...]`` with values ``[U, ...]`` for the U rows that occurred; its parameter has
-the attribute ``row_sparse``. torch's SGD and AdaGrad take them, and everything between the backward pass and them is
-taught to here: fairseq's scaling has no effect on sparse gradients (it scales a copy), its clipping takes the norm of
-values that may yet have to be added up, and its data parallel sums dense buffers. Other runs are changed in three
-things: gradients whose scale is 1 (one worker, ``--sentence-avg``, one sentence) are not gone through to scale them;
-on CPUs torch's SGD and AdaGrad take one pass (:mod:`~rntn_plugins.optim.one_pass`); and there large embeddings, and the
-matrices of cells with ``--gradients auto``, have sparse gradients where the step is the same with them
-(:mod:`~rntn_plugins.optim.update_rows`).
+Such a gradient is a sparse tensor ``[K, ...]`` with values ``[U, ...]`` for the U rows that occurred. torch's SGD and
+AdaGrad take them, and everything between the backward pass and them is taught to here: fairseq's scaling has no effect
+on sparse gradients (it scales a copy), its clipping takes the norm of values that may yet have to be added up, and its
+data parallel sums dense buffers. Other runs are changed in three things: gradients whose scale is 1 (one worker,
+``--sentence-avg``, one sentence) are not gone through to scale them; on CPUs torch's SGD and AdaGrad take one pass
+(:mod:`~rntn_plugins.optim.one_pass`); and there large embeddings, and the matrices of cells with ``--gradients auto``,
+have sparse gradients where the step is the same with them (:mod:`~rntn_plugins.optim.update_rows`).
 """
 
 from __future__ import annotations
 
 import functools
 import math
+import numbers
 from types import SimpleNamespace
-from typing import Callable, Iterator
+from typing import Callable, Iterator, List
 
 import torch
 from fairseq import trainer, utils
@@ -26,7 +26,7 @@ from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
 from rntn_plugins.optim.one_pass import in_one_pass
-from rntn_plugins.optim.update_rows import by_rows, large_embeddings, large_stacks
+from rntn_plugins.optim.update_rows import large_cells, large_embeddings, sparse_where_quicker
 
 OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
 DATA_PARALLEL = ("legacy_ddp", "no_c10d")
@@ -87,15 +87,33 @@ def scales_rows(original: Callable) -> Callable:
     return multiply_grads
 
 
+def row_sparse_tables(model: nn.Module) -> List[nn.Parameter]:
+    """The parameters that always have row-sparse gradients.
+
+    Raises:
+        ValueError: one is computed from other parameters, whose gradients are dense.
+    """
+    found = {}
+    for module in model.modules():
+        for name in getattr(module, "tables", ()) if getattr(module, "row_sparse", False) else ():
+            parameter = module._parameters.get(name)
+            if parameter is None:
+                raise ValueError(
+                    f"--gradients row-sparse does not go with a computed {type(module).__name__}.{name} (weight "
+                    "normalisation, parametrization): take --gradients auto"
+                )
+            found[id(parameter)] = parameter
+    return list(found.values())
+
+
 class RowSparseDataParallel(LegacyDistributedDataParallel):
     """``--ddp-backend legacy_ddp`` in which workers exchange the rows that occurred, not all K."""
 
     def __init__(self, module, process_group, buffer_size: int = 2**28) -> None:
         super().__init__(module, process_group, buffer_size)
-        self.row_sparse = [p for p in module.parameters() if p.requires_grad and hasattr(p, "row_sparse")]
-        self.per_device_params = [
-            [p for p in params if not hasattr(p, "row_sparse")] for params in self.per_device_params
-        ]
+        self.row_sparse = [parameter for parameter in row_sparse_tables(module) if parameter.requires_grad]
+        apart = {id(parameter) for parameter in self.row_sparse}
+        self.per_device_params = [[p for p in params if id(p) not in apart] for params in self.per_device_params]
         self.buffer_size = min(self.buffer_size, sum(p.numel() for params in self.per_device_params for p in params))
 
     def all_reduce_grads(self) -> None:
@@ -153,8 +171,11 @@ def conflicts(cfg) -> Iterator[str]:
 
 
 def check_run(cfg, model: nn.Module) -> None:
-    """``ValueError`` naming the flags that a model with row-sparse gradients cannot be trained with."""
-    if any(getattr(module, "row_sparse", False) for module in model.modules()):
+    """
+    Raises:
+        ValueError: naming the flags that a model with row-sparse gradients cannot be trained with.
+    """
+    if row_sparse_tables(model):
         found = ", ".join(conflicts(cfg))
         if found:
             raise ValueError(
@@ -170,7 +191,7 @@ def checks_run(original: Callable) -> Callable:
     def __init__(self, cfg, task, model, *args, **kwargs):
         original(self, cfg, task, model, *args, **kwargs)
         check_run(self.cfg, model)
-        self.with_rows = [*large_embeddings(model), *large_stacks(model)] if suits_rows(self) else []
+        self.can_be_sparse = [*large_embeddings(model), *large_cells(model)] if suits_rows(self) else []
 
     return __init__
 
@@ -193,17 +214,21 @@ def steps_by_rows(original: Callable) -> Callable:
     """
 
     def train_step(self, samples, *args, **kwargs):
-        suits = self.with_rows and len(samples) == 1 and plain(self.optimizer)
-        with by_rows(self.with_rows if suits else [], symbols_of(samples)):
+        found = getattr(self, "can_be_sparse", ())  # a trainer may be older than this
+        if not found or len(samples) != 1 or not plain(self.optimizer):
+            return original(self, samples, *args, **kwargs)
+        with sparse_where_quicker(found, symbols_of(samples[0])):
             return original(self, samples, *args, **kwargs)
 
     return train_step
 
 
-def symbols_of(samples) -> float:
-    """How many the first batch has, by fairseq's count; without end where a task's batches do not tell."""
-    count = samples[0].get("ntokens") if samples and isinstance(samples[0], dict) else None
-    return math.inf if count is None else int(count)
+def symbols_of(sample) -> float:
+    """How many a batch has, by fairseq's count; without end where a task's batches do not tell."""
+    count = sample.get("ntokens") if isinstance(sample, dict) else None
+    if isinstance(count, numbers.Real) or (torch.is_tensor(count) and count.numel() == 1 and not count.is_complex()):
+        return float(count)
+    return math.inf
 
 
 def teach(owner, name: str, wrap: Callable) -> None:

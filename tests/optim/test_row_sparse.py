@@ -1,5 +1,6 @@
 """``--gradients row-sparse``: fairseq's trainer does with such gradients what it does with dense ones."""
 
+import contextlib
 import copy
 import multiprocessing
 import socket
@@ -18,7 +19,7 @@ from small_trainings import ADAGRAD, Watch, same, settings, train, trained
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.cells.restricted_gated import RestrictedGRU
-from rntn_plugins.cells.rntn import RNTN, WithMatrix
+from rntn_plugins.cells.rntn import RNTN, IndexedMatrix, WithMatrix
 from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.models._presets import PRESETS
 from rntn_plugins.optim import row_sparse
@@ -71,7 +72,6 @@ def test_an_update_reads_and_writes_only_rows_that_occurred(optimiser, data, tmp
 def parameter_with(*gradients) -> torch.nn.Parameter:
     """A parameter ``[9, 2]`` after a backward pass for each of the gradients, given as lists of rows."""
     parameter = torch.nn.Parameter(torch.zeros(9, 2))
-    parameter.row_sparse = True
     for rows in gradients:
         values = torch.arange(2.0 * len(rows)).view(-1, 2) + 1
         gradient = torch.sparse_coo_tensor(torch.tensor([rows]), values, (9, 2), check_invariants=True)
@@ -173,6 +173,8 @@ OF_WORKERS = [([[1, 4, 7]], [[4, 8]]), ([[2, 3], [3, 5]], [[0]]), ([], [[5, 2]])
 
 
 class Holder(torch.nn.Module):
+    tables, row_sparse = ("table",), True
+
     def __init__(self, gradients) -> None:
         super().__init__()
         self.table, self.other = parameter_with(*gradients), torch.nn.Parameter(torch.zeros(2))
@@ -275,6 +277,18 @@ def test_the_flags_named_exist():
     assert set(row_sparse.DATA_PARALLEL) <= {str(choice.value) for choice in DDP_BACKEND_CHOICES}
 
 
+def test_matrices_by_themselves(data):
+    """Copied, and with parameters that were put in the place of others, they stay as they were made."""
+    of_adam = settings(data, "--arch", "rntn_lm", "--lr", 1, "--optimizer", "adam")
+    for made in (True, False):
+        matrices = copy.deepcopy(IndexedMatrix(2, torch.arange(3), 3, made))
+        matrices.load_state_dict(matrices.state_dict(), assign=True)
+        sum(part.sum() for part in matrices(torch.tensor([[0, 2]]))).backward()
+        assert [weight.grad.is_sparse for weight in matrices.parameters()] == [made, made]
+        with pytest.raises(ValueError, match="--optimizer adam") if made else contextlib.nullcontext():
+            check_run(of_adam, torch.nn.Sequential(matrices))
+
+
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -291,7 +305,8 @@ def test_the_option_is_in_the_checkpoint_and_can_change_when_resuming(arch, weig
     same(*(torch.load(file, weights_only=True)["extra_state"]["ema"] for file in files))
     (model,), cfg, _ = checkpoint_utils.load_model_ensemble_and_task([str(files[1])])
     assert str(cfg.model.gradients) == "row-sparse"
-    marked = [name for name, parameter in model.named_parameters() if hasattr(parameter, "row_sparse")]
+    found = {id(parameter) for parameter in row_sparse.row_sparse_tables(model)}
+    marked = [name for name, parameter in model.named_parameters() if id(parameter) in found]
     assert marked == [f"decoder.stack.layers.0.cell.{weight}" for weight in weights]
 
 
@@ -324,6 +339,7 @@ def test_a_cell_of_ones_own_need_not_ask(parent, gradients):
     for layer in layers:
         layer.recurrence = "naive"
         layer(x, tokens)[0].square().sum().backward()
-    assert [weight.grad.is_sparse for weight in cell.per_index()] == [gradients == "row-sparse"] * 2
+    sparse = [getattr(module, name).grad.is_sparse for module, name in cell.all_tables()]
+    assert sparse == [gradients == "row-sparse"] * 2
     for one, expected in zip(layers[0].parameters(), layers[1].parameters()):
         torch.testing.assert_close(one.grad.to_dense(), expected.grad.to_dense())

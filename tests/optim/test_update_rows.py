@@ -10,13 +10,16 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 from small_trainings import ADAGRAD, V, Watch, same, train, trained
+from torch.func import functional_call, grad, vmap
+from torch.nn.utils.parametrize import register_parametrization
 
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
-from rntn_plugins.cells.rntn import MRNN, per_index
+from rntn_plugins.cells.rntn import MRNN
 from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.optim import row_sparse, update_rows
 from rntn_plugins.optim.row_sparse import check_run
+from rntn_plugins.tasks.rntn_language_modeling import RNTNLanguageModelingTask
 
 # ---- embeddings ------------------------------------------------------------------------------------------------------
 
@@ -114,15 +117,15 @@ def test_resuming_with_the_settings_of_a_checkpoint(first, then, data, tmp_path,
 def test_embeddings_are_sparse_during_an_update_only(all_large):
     embed = torch.nn.Embedding(9, 2)
     found = update_rows.large_embeddings(torch.nn.Sequential(embed))
-    with pytest.raises(RuntimeError, match="in between"), update_rows.by_rows(found, 10**6):
+    with pytest.raises(RuntimeError, match="in between"), update_rows.sparse_where_quicker(found, 10**6):
         assert embed.sparse
         raise RuntimeError("in between")
     assert not embed.sparse
     handle = embed.weight.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    with update_rows.by_rows(found, 1):
+    with update_rows.sparse_where_quicker(found, 1):
         assert not embed.sparse
     handle.remove()
-    with update_rows.by_rows(found, 1):
+    with update_rows.sparse_where_quicker(found, 1):
         assert embed.sparse
 
 
@@ -151,55 +154,118 @@ def test_embeddings_that_stay_dense(monkeypatch):
 # ---- matrices by symbol, --gradients auto ----------------------------------------------------------------------------
 
 
-def test_large_stacks(monkeypatch):
+def test_large_cells(monkeypatch):
     monkeypatch.setattr(update_rows, "LEAST", 3 * 2 * 2)
     vocabulary = Vocabulary(3, counts=torch.tensor([3, 2, 1]))
 
     def found(cell, **changes):
         built = build_cell(cell, 2, 2, vocabulary, **changes)
-        return [(one.module is built, one.switch, one.most) for one in update_rows.large_stacks(built)]
+        return [(one.module is built, one.switch, one.most) for one in update_rows.large_cells(built)]
 
     for cell in ("rntn", "r_rntn", "r_gru", "r_lstm"):
         count = {} if cell == "rntn" else {"num_matrices": 3}
-        assert found(cell, **count) == [(True, "by_rows", 6)], cell
+        assert found(cell, **count) == [(True, "row_sparse_update", 6)], cell
         assert found(cell, **count, gradients="dense") == found(cell, **count, gradients="row-sparse") == []
-    assert found("m_rnn") == [] and found("m_rnn", factor_size=4) == [(True, "by_rows", 6)]
+    assert found("m_rnn") == [] and found("m_rnn", factor_size=4) == [(True, "row_sparse_update", 6)]
     assert found("r_rntn", num_matrices=2) == [] and found("gru") == []
     one, other = (build_cell("rntn", 2, 2, vocabulary) for _ in range(2))
     other.recurrence.bias = one.recurrence.bias
-    assert update_rows.large_stacks(torch.nn.Sequential(one, other)) == []
-    normed = build_cell("rntn", 2, 2, vocabulary)
-    torch.nn.utils.parametrizations.weight_norm(normed.recurrence, "weight")
-    torch.nn.utils.parametrizations.weight_norm(normed.recurrence, "bias")
-    assert update_rows.large_stacks(normed) == []
+    assert update_rows.large_cells(torch.nn.Sequential(one, other)) == []
+
+
+class Twice(torch.nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+COMPUTED = {
+    "all": lambda cell: [register_parametrization(*table, Twice()) for table in cell.all_tables()],
+    "first": lambda cell: torch.nn.utils.parametrizations.weight_norm(*cell.all_tables()[0]),
+    "last": lambda cell: register_parametrization(*cell.all_tables()[-1], Twice()),
+}
+
+
+@pytest.mark.parametrize("computed", COMPUTED)
+@pytest.mark.parametrize("cell", ["rntn", "m_rnn", "r_gru"])
+def test_cells_with_a_computed_table_stay_dense(cell, computed, data, tmp_path, monkeypatch, sparse_updates):
+    monkeypatch.setattr(update_rows, "LEAST_ROWS", 10**9)
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+    build_model = RNTNLanguageModelingTask.build_model
+
+    def with_computed(self, *args, **kwargs):
+        model = build_model(self, *args, **kwargs)
+        COMPUTED[computed](model.decoder.stack.layers[0].cell)
+        return model
+
+    monkeypatch.setattr(RNTNLanguageModelingTask, "build_model", with_computed)
+    count = ("--num-matrices", 40, "--indexed-gates", "update,candidate") if cell == "r_gru" else ()
+    model = ("--arch", f"{cell}_lm", "--optimizer", "sgd", "--lr", 0.1, *count, "--max-update", 2)
+    train(data, *model, "--save-dir", tmp_path, "--no-save")
+    assert sparse_updates == [False] * 2
+    with pytest.raises(ValueError, match="--gradients row-sparse does not go with a computed"):
+        train(data, *model, "--gradients", "row-sparse", "--save-dir", tmp_path, "--no-save")
 
 
 @pytest.mark.parametrize("cell, indexed", [("r_gru", "update,candidate"), ("r_lstm", "cell"), ("r_lstm", "input,cell")])
 def test_what_a_cell_has_by_symbol(cell, indexed):
     vocabulary = Vocabulary(3, counts=torch.tensor([3, 2, 1]))
     built = build_cell(cell, 2, 2, vocabulary, num_matrices=3, indexed_gates=indexed)
-    found = {id(weight) for weight in built.per_index()}
+    found = {id(getattr(module, name)) for module, name in built.all_tables()}
     names = {name.split(".")[-2].removesuffix("_gate") for name, one in built.named_parameters() if id(one) in found}
     assert names == set(indexed.split(",")) and len(found) == 2 * len(names)
+
+
+def layer_of(cell, recurrence):
+    """A layer, its input and tokens."""
+    count = {"num_matrices": 20} if cell.startswith("r_") else {}
+    vocabulary = Vocabulary(30, counts=torch.arange(30, 0, -1))
+    layer = Recurrent(build_cell(cell, 4, 4, vocabulary, **count)).double()
+    layer.recurrence = recurrence
+    return layer, torch.randn(5, 2, 4).double(), torch.randint(0, 12, (5, 2))
 
 
 @pytest.mark.parametrize("recurrence", ["fused", "naive"])
 @pytest.mark.parametrize("cell", ["rntn", "r_rntn", "m_rnn", "r_gru", "r_lstm"])
 def test_cells_have_sparse_gradients_while_the_switch_is_on(cell, recurrence):
-    count = {"num_matrices": 20} if cell.startswith("r_") else {}
-    vocabulary = Vocabulary(30, counts=torch.arange(30, 0, -1))
-    layer = Recurrent(build_cell(cell, 4, 4, vocabulary, **count)).double()
-    layer.recurrence = recurrence
-    x, tokens = torch.randn(5, 2, 4).double(), torch.randint(0, 12, (5, 2))
+    layer, x, tokens = layer_of(cell, recurrence)
     found = {}
     for on in (False, True, False):
-        layer.cell.by_rows = on
+        layer.cell.row_sparse_update = on
         layer.zero_grad()
         layer(x, tokens)[0].square().sum().backward()
-        for weight in layer.cell.per_index():
-            assert weight.grad.is_sparse == on
+        for module, name in layer.cell.all_tables():
+            assert getattr(module, name).grad.is_sparse == on
         found[on] = [weight.grad.to_dense() for weight in layer.parameters()]
     torch.testing.assert_close(found[True], found[False])
+
+
+def penalised(layer, x, tokens):
+    """Gradients of the squared norm of gradients by all weights."""
+    weights = list(layer.parameters())
+    first = torch.autograd.grad(layer(x, tokens)[0].square().sum(), weights, create_graph=True)
+    penalties = torch.autograd.grad(sum(one.square().sum() for one in first), weights)
+    return [penalty.to_dense() for penalty in penalties]
+
+
+def functional(layer, x, tokens):
+    """Gradients of each row of a batch, by ``torch.func``."""
+
+    def loss(weights, x, tokens):
+        return functional_call(layer, weights, (x.unsqueeze(1), tokens.unsqueeze(1)))[0].square().sum()
+
+    weights = {name: weight.detach() for name, weight in layer.named_parameters()}
+    return list(vmap(grad(loss), in_dims=(None, 1, 1))(weights, x, tokens).values())
+
+
+@pytest.mark.parametrize("differentiate", [penalised, functional])
+@pytest.mark.parametrize("cell", ["rntn", "m_rnn", "r_gru"])
+def test_naive_cells_have_all_derivatives_while_the_switch_is_on(cell, differentiate):
+    layer, x, tokens = layer_of(cell, "naive")
+    expected = differentiate(layer, x, tokens)
+    layer.cell.row_sparse_update = True
+    found = differentiate(layer, x, tokens)
+    assert sum(float(one.abs().sum()) for one in expected) > 0.01
+    torch.testing.assert_close(found, expected)
 
 
 ADAPTS = {
@@ -247,43 +313,76 @@ def test_where_matrices_have_sparse_gradients(flags, expected, data, tmp_path, m
 def test_a_hook_on_one_weight_keeps_all_of_its_cell_dense(monkeypatch):
     monkeypatch.setattr(update_rows, "LEAST", 0)
     cell = build_cell("rntn", 2, 2, Vocabulary(3))
-    found = update_rows.large_stacks(cell)
-    with update_rows.by_rows(found, 6):
-        assert cell.by_rows and not copy.deepcopy(cell).by_rows
-    assert not cell.by_rows
-    with update_rows.by_rows(found, 7):
-        assert not cell.by_rows
+    found = update_rows.large_cells(cell)
+    with update_rows.sparse_where_quicker(found, 6):
+        assert cell.row_sparse_update and not copy.deepcopy(cell).row_sparse_update
+    assert not cell.row_sparse_update
+    with update_rows.sparse_where_quicker(found, 7):
+        assert not cell.row_sparse_update
     cell.recurrence.bias.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    with update_rows.by_rows(found, 6):
-        assert not cell.by_rows
+    with update_rows.sparse_where_quicker(found, 6):
+        assert not cell.row_sparse_update
 
 
-def test_a_cell_with_a_table_of_its_own():
+def test_tables_that_change_between_updates(monkeypatch):
+    """A copy of the model's state, an earlier form of weight normalisation: what is there now decides."""
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+    for change in ("assign", "weight_norm"):
+        cell = build_cell("rntn", 2, 2, Vocabulary(3))
+        found = update_rows.large_cells(cell)
+        with update_rows.sparse_where_quicker(found, 6):
+            assert cell.row_sparse_update
+        if change == "assign":
+            cell.load_state_dict(copy.deepcopy(cell.state_dict()), assign=True)
+        else:
+            torch.nn.utils.parametrizations.weight_norm(cell.recurrence, "weight")
+        with update_rows.sparse_where_quicker(found, 6):
+            assert not cell.row_sparse_update
+
+
+def test_a_cell_with_a_table_of_its_own(monkeypatch):
+    """Its rows are the largest, and their number counts."""
+    monkeypatch.setattr(update_rows, "LEAST", 0)
+
     class Own(MRNN):
+        tables = (*MRNN.tables, "more")
+
         def build(self):
             super().build()
-            self.more = per_index(self.row_sparse, 3, 2)
+            self.more = torch.nn.Parameter(torch.zeros(7, 2))
 
     own = Own(2, 2, Own.Options(), Vocabulary(3))
-    assert {id(weight) for weight in own.per_index()} == {id(own.factors), id(own.more)}
+    assert [name for _, name in own.all_tables()] == ["factors", "more"]
+    assert [one.most for one in update_rows.large_cells(own)] == [14]
 
 
 @pytest.mark.parametrize(
-    "samples, expected",
+    "sample, expected",
     [
-        ([{"ntokens": 5}], 5),
-        ([{"ntokens": torch.tensor(5)}], 5),
-        ([{"ntokens": None}], math.inf),
-        ([{}], math.inf),
-        ([(torch.ones(2),)], math.inf),
-        ([torch.ones(2)], math.inf),
-        (["DUMMY"], math.inf),
-        ([None], math.inf),
-        ([], math.inf),
+        ({"ntokens": 5}, 5),
+        ({"ntokens": 5.0}, 5),
+        ({"ntokens": torch.tensor(5)}, 5),
+        ({"ntokens": torch.tensor([5])}, 5),
+        ({"ntokens": torch.tensor([5, 6])}, math.inf),
+        ({"ntokens": [5]}, math.inf),
+        ({"ntokens": "5"}, math.inf),
+        ({"ntokens": None}, math.inf),
+        ({}, math.inf),
+        ((torch.ones(2),), math.inf),
+        (torch.ones(2), math.inf),
+        ("DUMMY", math.inf),
+        (None, math.inf),
     ],
 )
-def test_symbols_of_any_batch(samples, expected):
-    assert row_sparse.symbols_of(samples) == expected
+def test_symbols_of_any_batch(sample, expected):
+    assert row_sparse.symbols_of(sample) == expected
+
+
+def test_a_trainer_from_before(data, tmp_path, monkeypatch):
+    """One that was made before the package was imported has nothing to switch."""
+    monkeypatch.setattr(row_sparse, "large_embeddings", lambda _: pytest.fail("it looked"))
+    monkeypatch.setattr(Trainer, "__init__", Trainer.__init__.__wrapped__)
+    train(data, "--arch", "gru_lm", "--optimizer", "sgd", "--lr", 0.1, "--save-dir", tmp_path, "--no-save")
 
 
 def test_auto_takes_any_optimiser(of_sgd):
