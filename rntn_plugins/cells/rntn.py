@@ -6,7 +6,7 @@ S18: Salle & Villavicencio 2018; RNTN and m-RNN are due to Sutskever, Martens & 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import NamedTuple, Optional, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -38,13 +38,13 @@ GRADIENTS = ("auto", "dense", "row-sparse")
 def gradients_option():
     return option(
         "auto",
-        "gradients of what is there once a symbol or index (U, b; v of m_rnn): 'row-sparse', rows for those that occur "
-        "in a batch only, and the optimiser touches no others: memory and time do not depend on K. For --optimizer sgd "
-        "without momentum and weight decay, adagrad and adagrad_tf without weight decay, max_norm_sgd without either. "
-        "'auto': so where that is the same step up to the order of sums, and quicker, else dense: with these "
-        "optimisers, on a CPU, in one process, one batch an update, of up to 2K target symbols (K = V for rntn and "
-        "m_rnn), a stack of 2^18 numbers or more, and weights that are the cell's own parameters, neither shared, nor "
-        "computed from others, nor with hooks. 'dense': for code of your own that works on gradients in an update",
+        "gradients of the parameters with a row for each symbol or index (U, b; v of m_rnn). 'row-sparse': of the rows "
+        "that occur in a batch, and the optimiser touches no others, so that memory and time do not depend on K; for "
+        "--optimizer sgd, adagrad, adagrad_tf and max_norm_sgd without momentum and weight decay, in full precision. "
+        "'auto': the same where the step is the same up to the order of sums, and quicker, else dense. That is with "
+        "these optimisers, on a CPU, in one process, with one batch an update of up to 2K target symbols (K = V for "
+        "rntn and m_rnn), if one of the parameters has 2^18 numbers or more, and none is shared, computed from others, "
+        "or hooked. 'dense': of all rows; for your own code that works on gradients in an update, and for Jacobians",
         choices=GRADIENTS,
     )
 
@@ -66,7 +66,7 @@ class IndexedMatrix(nn.Module):
         row_sparse: whether gradients of U and b are sparse tensors with rows for the indices that occurred only.
     """
 
-    tables = ("weight", "bias")
+    index_tables = ("weight", "bias")
 
     def __init__(self, hidden_size: int, index_of_symbol: Tensor, num_matrices: int, row_sparse: bool) -> None:
         super().__init__()
@@ -99,11 +99,12 @@ class IndexedCell(Cell):
     """A cell with *tables*, parameters ``[K, ...]`` of which it reads the rows of its symbols; one of its options is
     :func:`gradients_option`.
 
-    It names those of its own in ``tables``, as its modules do (:class:`IndexedMatrix`).
+    It names those of its own in ``index_tables`` (a subclass that has more: those of its parent as well), and so do its
+    modules (:class:`IndexedMatrix`). It reads them by :func:`rntn_plugins.ops.indexed.read` with ``self.row_sparse``.
     """
 
     token_indexed = True
-    tables: Sequence[str] = ()
+    index_tables: Sequence[str] = ()
     #: set by :mod:`rntn_plugins.optim.update_rows` in updates where sparse gradients are the same step, and quicker
     row_sparse_update = False
 
@@ -121,13 +122,9 @@ class IndexedCell(Cell):
         """Whether ``row_sparse_update`` may be set."""
         return self.gradients == "auto"
 
-    def all_tables(self) -> List[Tuple[nn.Module, str]]:
-        """Every table of the cell, as the module that has it and its name there."""
-        return [(module, name) for module in self.modules() for name in getattr(module, "tables", ())]
-
     def __getstate__(self) -> dict:
         """A copy that is made in an update does not stay as the update has it."""
-        return {name: value for name, value in self.__dict__.items() if name != "row_sparse_update"}
+        return {name: value for name, value in super().__getstate__().items() if name != "row_sparse_update"}
 
 
 def apply_each(matrices: Tensor, vectors: Tensor) -> Tensor:
@@ -261,7 +258,7 @@ class MRNN(IndexedCell):
     """
 
     Options = MRNNOptions
-    tables = ("factors",)
+    index_tables = ("factors",)
 
     def build(self) -> None:
         size = self.hidden_size

@@ -128,34 +128,37 @@ class Occurrences:
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
 
 
+def transforming() -> bool:
+    """Whether this is within a transform of :mod:`torch.func`, which know no sparse gradients."""
+    return torch._C._are_functorch_transforms_active()
+
+
 class SparseRead(torch.autograd.Function):
     """``rows[index]`` for autograd, with a row-sparse gradient; with a dense one where that is to be differentiated in
-    its turn (``create_graph``, :mod:`torch.func`)."""
-
-    generate_vmap_rule = True
+    its turn (``create_graph``)."""
 
     @staticmethod
-    def forward(rows, index):
-        return rows[index]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        rows, index = inputs
+    def forward(ctx, rows, index):
         ctx.save_for_backward(index)
         ctx.count = rows.size(0)
+        return rows[index]
 
     @staticmethod
     def backward(ctx, d):
         (index,) = ctx.saved_tensors
-        d_rows = d.flatten(0, index.dim() - 1)
+        d_rows = d.reshape(index.numel(), *d.shape[index.dim() :])
         if torch.is_grad_enabled():
             return d.new_zeros(ctx.count, *d_rows.shape[1:]).index_add(0, index.flatten(), d_rows), None
         return Occurrences(index, ctx.count, True).of_rows(d_rows), None
 
 
 def read(rows: Tensor, index: Tensor, sparse: bool) -> Tensor:
-    """``rows[index]``: ``[K, ...], [T, B] -> [T, B, ...]``, for use under autograd."""
-    return SparseRead.apply(rows, index) if sparse else rows[index]
+    """``rows[index]``: ``[K, ...], [T, B] -> [T, B, ...]``, for use under autograd.
+
+    Args:
+        sparse: whether the gradient of *rows* is a row-sparse tensor; within :mod:`torch.func` it is dense.
+    """
+    return SparseRead.apply(rows, index) if sparse and not transforming() else rows[index]
 
 
 def at_index(rows: Tensor, index: Tensor) -> Tensor:

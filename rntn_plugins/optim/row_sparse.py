@@ -26,7 +26,13 @@ from fairseq.optim import FairseqOptimizer
 from torch import Tensor, nn
 
 from rntn_plugins.optim.one_pass import in_one_pass
-from rntn_plugins.optim.update_rows import large_cells, large_embeddings, sparse_where_quicker
+from rntn_plugins.optim.update_rows import (
+    large_cells,
+    large_embeddings,
+    parameter_of,
+    sparse_where_quicker,
+    tables_of,
+)
 
 OPTIMISERS = ("sgd", "adagrad", "adagrad_tf", "max_norm_sgd")
 DATA_PARALLEL = ("legacy_ddp", "no_c10d")
@@ -88,22 +94,27 @@ def scales_rows(original: Callable) -> Callable:
 
 
 def row_sparse_tables(model: nn.Module) -> List[nn.Parameter]:
-    """The parameters that always have row-sparse gradients.
+    """The parameters whose gradients are row-sparse in every backward pass of a training.
 
     Raises:
-        ValueError: one is computed from other parameters, whose gradients are dense.
+        ValueError: one is not there, or computed from other parameters, whose gradients are dense.
     """
     found = {}
-    for module in model.modules():
-        for name in getattr(module, "tables", ()) if getattr(module, "row_sparse", False) else ():
-            parameter = module._parameters.get(name)
+    for module in filter(reads_row_sparse, model.modules()):
+        for holder, name in tables_of(module):
+            parameter = parameter_of(holder, name)
             if parameter is None:
                 raise ValueError(
-                    f"--gradients row-sparse does not go with a computed {type(module).__name__}.{name} (weight "
+                    f"--gradients row-sparse does not go with a computed {type(holder).__name__}.{name} (weight "
                     "normalisation, parametrization): take --gradients auto"
                 )
             found[id(parameter)] = parameter
     return list(found.values())
+
+
+def reads_row_sparse(module: nn.Module) -> bool:
+    """Whether it was made to read parameters with row-sparse gradients."""
+    return bool(getattr(module, "row_sparse", False))
 
 
 class RowSparseDataParallel(LegacyDistributedDataParallel):
@@ -125,6 +136,8 @@ class RowSparseDataParallel(LegacyDistributedDataParallel):
     @torch.no_grad()
     def add_up_rows(self, parameter: nn.Parameter) -> None:
         """The workers' mean gradient, as for dense ones, on all workers: a row for each that any worker has."""
+        if parameter.grad is not None and not parameter.grad.is_sparse:  # it was read in another way as well
+            parameter.grad = parameter.grad.to_sparse(1)
         if parameter.grad is None:
             values, rows = parameter.new_zeros(0, *parameter.shape[1:]), parameter.new_zeros(0, dtype=torch.long)
         else:
@@ -171,11 +184,13 @@ def conflicts(cfg) -> Iterator[str]:
 
 
 def check_run(cfg, model: nn.Module) -> None:
-    """
+    """Look whether a model can be trained with a run's settings.
+
     Raises:
-        ValueError: naming the flags that a model with row-sparse gradients cannot be trained with.
+        ValueError: naming the flags that a model with row-sparse gradients cannot be trained with, or its parameter.
     """
-    if row_sparse_tables(model):
+    row_sparse_tables(model)
+    if any(map(reads_row_sparse, model.modules())):
         found = ", ".join(conflicts(cfg))
         if found:
             raise ValueError(

@@ -74,18 +74,33 @@ def large_cells(model: nn.Module) -> List[Switched]:
     """Cells that have a large table, and whose tables are all parameters of their own."""
     found = []
     for module in model.modules():
-        tables = own_tables(model, module.all_tables()) if getattr(module, "adapts_gradients", False) else None
+        tables = own_tables(model, tables_of(module)) if getattr(module, "adapts_gradients", False) else None
         largest = max((table.weight for table in tables or ()), key=lambda weight: weight.numel(), default=None)
         if largest is not None and largest.numel() >= LEAST:
             found.append(Switched(module, "row_sparse_update", tables, most=MOST_SYMBOLS * largest.size(0)))
     return found
 
 
+def tables_of(module: nn.Module) -> List[Tuple[nn.Module, str]]:
+    """What a module and those within it name in ``index_tables``: who has it, and its name there."""
+    return [(holder, name) for holder in module.modules() for name in getattr(holder, "index_tables", ())]
+
+
+def parameter_of(holder: nn.Module, name: str) -> Optional[nn.Parameter]:
+    """What a module has by this name; ``None`` if that is no parameter (weight normalisation computes it).
+
+    Raises:
+        ValueError: it has nothing by this name.
+    """
+    if not hasattr(holder, name):
+        raise ValueError(f"{type(holder).__name__}.index_tables names {name!r}, which it has not")
+    return holder._parameters.get(name)
+
+
 def own_tables(model: nn.Module, named: Sequence[Tuple[nn.Module, str]]) -> Optional[List[Table]]:
-    """The parameters of these names; ``None`` if one is none (weight normalisation computes it), or another module's
-    too."""
+    """The parameters of these names; ``None`` if one is none, or another module's too."""
     holders = Counter(id(weight) for module in model.modules() for weight in module._parameters.values())
-    found = [Table(module, name, module._parameters.get(name)) for module, name in named]
+    found = [Table(holder, name, parameter_of(holder, name)) for holder, name in named]
     return found if all(table.weight is not None and holders[id(table.weight)] == 1 for table in found) else None
 
 

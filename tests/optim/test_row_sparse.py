@@ -22,8 +22,10 @@ from rntn_plugins.cells.restricted_gated import RestrictedGRU
 from rntn_plugins.cells.rntn import RNTN, IndexedMatrix, WithMatrix
 from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.models._presets import PRESETS
+from rntn_plugins.ops.indexed import read
 from rntn_plugins.optim import row_sparse
 from rntn_plugins.optim.row_sparse import RowSparseDataParallel, check_run, row_values, teach_fairseq
+from rntn_plugins.optim.update_rows import tables_of
 
 K = 20
 #: flags of a model and of its optimiser
@@ -173,7 +175,7 @@ OF_WORKERS = [([[1, 4, 7]], [[4, 8]]), ([[2, 3], [3, 5]], [[0]]), ([], [[5, 2]])
 
 
 class Holder(torch.nn.Module):
-    tables, row_sparse = ("table",), True
+    index_tables, row_sparse = ("table",), True
 
     def __init__(self, gradients) -> None:
         super().__init__()
@@ -289,6 +291,42 @@ def test_matrices_by_themselves(data):
             check_run(of_adam, torch.nn.Sequential(matrices))
 
 
+class Scales(torch.nn.Module):
+    index_tables = ("scale",)
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(3, 2))
+
+
+class WithScales(RNTN):
+    """A cell with a table in a module of its own, beside those it has from its parent."""
+
+    def build(self):
+        super().build()
+        self.more = Scales()
+
+    def project(self, x, tokens=None):
+        x, matrix = super().project(x, tokens)
+        return WithMatrix(x * read(self.more.scale, tokens, self.row_sparse), matrix)
+
+
+def test_a_table_in_a_module_of_the_cell(data):
+    cell = WithScales(2, 2, WithScales.Options(gradients="row-sparse"), Vocabulary(3))
+    layer = Recurrent(cell)
+    layer.recurrence = "naive"
+    layer(torch.randn(2, 2, 2), torch.tensor([[0, 2], [2, 2]]))[0].sum().backward()
+    sparse = {id(parameter) for parameter in layer.parameters() if parameter.grad.is_sparse}
+    assert len(sparse) == 3 and {id(parameter) for parameter in row_sparse.row_sparse_tables(layer)} == sparse
+    stacked = torch.nn.Sequential(layer, cell)  # held twice, and there once
+    assert len(row_sparse.row_sparse_tables(stacked)) == 3
+    with pytest.raises(ValueError, match="--optimizer adam"):
+        check_run(settings(data, "--arch", "rntn_lm", "--lr", 1, "--optimizer", "adam"), layer)
+    torch.nn.utils.parametrizations.weight_norm(cell.more, "scale")
+    with pytest.raises(ValueError, match="--gradients row-sparse does not go with a computed Parametrized"):
+        row_sparse.row_sparse_tables(layer)
+
+
 # ---- settings --------------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +377,7 @@ def test_a_cell_of_ones_own_need_not_ask(parent, gradients):
     for layer in layers:
         layer.recurrence = "naive"
         layer(x, tokens)[0].square().sum().backward()
-    sparse = [getattr(module, name).grad.is_sparse for module, name in cell.all_tables()]
+    sparse = [getattr(module, name).grad.is_sparse for module, name in tables_of(cell)]
     assert sparse == [gradients == "row-sparse"] * 2
     for one, expected in zip(layers[0].parameters(), layers[1].parameters()):
         torch.testing.assert_close(one.grad.to_dense(), expected.grad.to_dense())

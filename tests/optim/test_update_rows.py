@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 from argparse import Namespace
 
 import pytest
@@ -10,7 +11,7 @@ from fairseq.optim import FairseqOptimizer
 from fairseq.trainer import Trainer
 from omegaconf import OmegaConf
 from small_trainings import ADAGRAD, V, Watch, same, train, trained
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad, jvp, vmap
 from torch.nn.utils.parametrize import register_parametrization
 
 from rntn_plugins import build_cell
@@ -19,6 +20,7 @@ from rntn_plugins.cells.rntn import MRNN
 from rntn_plugins.layers.recurrent import Recurrent
 from rntn_plugins.optim import row_sparse, update_rows
 from rntn_plugins.optim.row_sparse import check_run
+from rntn_plugins.optim.update_rows import tables_of
 from rntn_plugins.tasks.rntn_language_modeling import RNTNLanguageModelingTask
 
 # ---- embeddings ------------------------------------------------------------------------------------------------------
@@ -179,9 +181,9 @@ class Twice(torch.nn.Module):
 
 
 COMPUTED = {
-    "all": lambda cell: [register_parametrization(*table, Twice()) for table in cell.all_tables()],
-    "first": lambda cell: torch.nn.utils.parametrizations.weight_norm(*cell.all_tables()[0]),
-    "last": lambda cell: register_parametrization(*cell.all_tables()[-1], Twice()),
+    "all": lambda cell: [register_parametrization(*table, Twice()) for table in tables_of(cell)],
+    "first": lambda cell: torch.nn.utils.parametrizations.weight_norm(*tables_of(cell)[0]),
+    "last": lambda cell: register_parametrization(*tables_of(cell)[-1], Twice()),
 }
 
 
@@ -210,7 +212,7 @@ def test_cells_with_a_computed_table_stay_dense(cell, computed, data, tmp_path, 
 def test_what_a_cell_has_by_symbol(cell, indexed):
     vocabulary = Vocabulary(3, counts=torch.tensor([3, 2, 1]))
     built = build_cell(cell, 2, 2, vocabulary, num_matrices=3, indexed_gates=indexed)
-    found = {id(getattr(module, name)) for module, name in built.all_tables()}
+    found = {id(getattr(module, name)) for module, name in tables_of(built)}
     names = {name.split(".")[-2].removesuffix("_gate") for name, one in built.named_parameters() if id(one) in found}
     assert names == set(indexed.split(",")) and len(found) == 2 * len(names)
 
@@ -233,7 +235,7 @@ def test_cells_have_sparse_gradients_while_the_switch_is_on(cell, recurrence):
         layer.cell.row_sparse_update = on
         layer.zero_grad()
         layer(x, tokens)[0].square().sum().backward()
-        for module, name in layer.cell.all_tables():
+        for module, name in tables_of(layer.cell):
             assert getattr(module, name).grad.is_sparse == on
         found[on] = [weight.grad.to_dense() for weight in layer.parameters()]
     torch.testing.assert_close(found[True], found[False])
@@ -257,7 +259,14 @@ def functional(layer, x, tokens):
     return list(vmap(grad(loss), in_dims=(None, 1, 1))(weights, x, tokens).values())
 
 
-@pytest.mark.parametrize("differentiate", [penalised, functional])
+def forward_mode(layer, x, tokens):
+    """The derivative of the outputs along a direction of all weights."""
+    weights = {name: weight.detach() for name, weight in layer.named_parameters()}
+    along = {name: torch.linspace(-1, 1, weight.numel()).view_as(weight).double() for name, weight in weights.items()}
+    return list(jvp(lambda weights: functional_call(layer, weights, (x, tokens))[0], (weights,), (along,)))
+
+
+@pytest.mark.parametrize("differentiate", [penalised, functional, forward_mode])
 @pytest.mark.parametrize("cell", ["rntn", "m_rnn", "r_gru"])
 def test_naive_cells_have_all_derivatives_while_the_switch_is_on(cell, differentiate):
     layer, x, tokens = layer_of(cell, "naive")
@@ -314,14 +323,21 @@ def test_a_hook_on_one_weight_keeps_all_of_its_cell_dense(monkeypatch):
     monkeypatch.setattr(update_rows, "LEAST", 0)
     cell = build_cell("rntn", 2, 2, Vocabulary(3))
     found = update_rows.large_cells(cell)
+    cell.compile()
     with update_rows.sparse_where_quicker(found, 6):
-        assert cell.row_sparse_update and not copy.deepcopy(cell).row_sparse_update
+        assert cell.row_sparse_update
+        for copied in (copy.deepcopy(cell), pickle.loads(pickle.dumps(cell))):
+            assert not copied.row_sparse_update
     assert not cell.row_sparse_update
     with update_rows.sparse_where_quicker(found, 7):
         assert not cell.row_sparse_update
-    cell.recurrence.bias.register_hook(lambda gradient: gradient.clamp(-1, 1))
-    with update_rows.sparse_where_quicker(found, 6):
-        assert not cell.row_sparse_update
+    for register in (cell.recurrence.bias.register_hook, cell.recurrence.bias.register_post_accumulate_grad_hook):
+        handle = register(lambda _: None)
+        with update_rows.sparse_where_quicker(found, 6):
+            assert not cell.row_sparse_update
+        handle.remove()
+        with update_rows.sparse_where_quicker(found, 6):
+            assert cell.row_sparse_update
 
 
 def test_tables_that_change_between_updates(monkeypatch):
@@ -345,15 +361,18 @@ def test_a_cell_with_a_table_of_its_own(monkeypatch):
     monkeypatch.setattr(update_rows, "LEAST", 0)
 
     class Own(MRNN):
-        tables = (*MRNN.tables, "more")
+        index_tables = (*MRNN.index_tables, "more")
 
         def build(self):
             super().build()
             self.more = torch.nn.Parameter(torch.zeros(7, 2))
 
     own = Own(2, 2, Own.Options(), Vocabulary(3))
-    assert [name for _, name in own.all_tables()] == ["factors", "more"]
+    assert [name for _, name in tables_of(own)] == ["factors", "more"]
     assert [one.most for one in update_rows.large_cells(own)] == [14]
+    Own.index_tables = ("factor",)
+    with pytest.raises(ValueError, match="Own.index_tables names 'factor', which it has not"):
+        update_rows.large_cells(own)
 
 
 @pytest.mark.parametrize(
@@ -364,6 +383,7 @@ def test_a_cell_with_a_table_of_its_own(monkeypatch):
         ({"ntokens": torch.tensor(5)}, 5),
         ({"ntokens": torch.tensor([5])}, 5),
         ({"ntokens": torch.tensor([5, 6])}, math.inf),
+        ({"ntokens": torch.tensor(5j)}, math.inf),
         ({"ntokens": [5]}, math.inf),
         ({"ntokens": "5"}, math.inf),
         ({"ntokens": None}, math.inf),
