@@ -202,6 +202,10 @@ def reduce_as(rank, address):
             )
         torch.testing.assert_close(*found, atol=0, rtol=0)
         assert wrapped.buffer.numel() == 20
+    module = Holder([])  # whose gradient is dense on one worker, as where the table is read in two ways
+    module.table.grad = torch.ones(9, 2) if rank else torch.ones(9, 2).to_sparse(1)
+    RowSparseDataParallel(module, torch.distributed.group.WORLD).all_reduce_grads()
+    torch.testing.assert_close(module.table.grad.to_dense(), torch.ones(9, 2))
     torch.distributed.destroy_process_group()
 
 
