@@ -268,7 +268,7 @@ def forward_mode(layer, x, tokens):
 
 @pytest.mark.parametrize("differentiate", [penalised, functional, forward_mode])
 @pytest.mark.parametrize("cell", ["rntn", "m_rnn", "r_gru"])
-def test_naive_cells_have_all_derivatives_while_the_switch_is_on(cell, differentiate):
+def test_naive_cells_have_further_derivatives_while_the_switch_is_on(cell, differentiate):
     layer, x, tokens = layer_of(cell, "naive")
     expected = differentiate(layer, x, tokens)
     layer.cell.row_sparse_update = True
@@ -341,7 +341,7 @@ def test_a_hook_on_one_weight_keeps_all_of_its_cell_dense(monkeypatch):
 
 
 def test_tables_that_change_between_updates(monkeypatch):
-    """A copy of the model's state, an earlier form of weight normalisation: what is there now decides."""
+    """Parameters that were put in their place, weight normalisation: what is there now decides."""
     monkeypatch.setattr(update_rows, "LEAST", 0)
     for change in ("assign", "weight_norm"):
         cell = build_cell("rntn", 2, 2, Vocabulary(3))
