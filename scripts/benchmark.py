@@ -10,8 +10,9 @@
     python scripts/benchmark.py scaling                       # how the cost grows with H, K, N, T and B
     python scripts/benchmark.py cells --list                  # what would be measured
 
-Every contender runs in a process of its own, all in turn, and that over several rounds: noise of a shared machine hits
-all alike, and ratios are taken within a round. Prints a table, saves JSON (all samples) and a chart in ``--output``.
+Every contender runs in a process of its own (with ``--one-process`` they share one, which starts once), all in turn,
+and that over several rounds: noise of a shared machine hits all alike, and ratios are taken within a round. Prints a
+table, saves JSON (all samples) and a chart in ``--output``.
 
 Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
 ``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it
@@ -56,7 +57,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 import benchmark_report  # noqa: E402
 from benchmarking import charts  # noqa: E402  (beside this file)
-from benchmarking.measure import last_line  # noqa: E402
+from benchmarking.measure import last_line, measure_here  # noqa: E402
 from benchmarking.plans import PLANS  # noqa: E402
 
 SCHEMA = 1
@@ -208,6 +209,8 @@ def parse(arguments: Optional[List[str]]):
                         help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
                         help="cells: torch.compile of the whole naive loop, or of its step, as well")  # fmt: skip
+    parser.add_argument("--one-process", action="store_true",
+                        help="layers: all in one process, where starts outlast turns; no --timeout")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS",
                         help="longest turn of a contender (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny sizes, two rounds: to see that everything runs")
@@ -269,7 +272,8 @@ def run(args) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             prepare(contenders, Path(folder))
-            run_rounds(contenders, args.rounds, lambda spec: in_process(spec, args.timeout, Path(folder)), save)
+            apart = lambda spec: in_process(spec, args.timeout, Path(folder))  # noqa: E731
+            run_rounds(contenders, args.rounds, measure_here if args.one_process else apart, save)
         data["complete"] = True
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured so far", file=sys.stderr)

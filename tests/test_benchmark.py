@@ -210,6 +210,16 @@ def test_a_process_of_its_own(tmp_path):
     assert benchmark.in_process(layer("elman"), 0.01, tmp_path) == {"failed": "took longer than 0.01 s"}
 
 
+def test_all_in_one_process(tmp_path, monkeypatch, capsys):
+    monkeypatch.delattr(benchmark, "in_process")
+    given = ["cells", "--quick", "--one-process", "--cells", "elman_lm", "--rounds", "1", "--output", str(tmp_path)]
+    assert benchmark.main(given) == 0
+    data = json.loads((tmp_path / "cells.json").read_text())
+    layers = [each for each in data["contenders"] if each["role"] != "machine"]
+    assert {each["role"] for each in layers} >= {"naive", "auto", "torch"}
+    assert all(len(record["seconds"]) == 2 and record["memory"] for each in layers for record in each["records"])
+
+
 # ---- training updates ------------------------------------------------------------------------------------------------
 
 LOG = """2026-01-01 10:00:00 | INFO | fairseq_cli.train | num. shared model params: 12,345 (num. trained: 12,345)

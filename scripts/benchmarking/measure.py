@@ -361,6 +361,18 @@ def measure(spec: dict) -> dict:
         return {"failed": f"{type(error).__name__}: {last_line(str(error), first=True)}"}
 
 
+def measure_here(spec: dict) -> dict:
+    """As :func:`measure`, and what it took is free again for the next (but for ``torch.compile``'s caches)."""
+    import torch
+
+    torch.set_num_threads(spec["threads"])
+    found = measure(spec)
+    gc.collect()
+    if spec["device"] == "cuda":
+        torch.cuda.empty_cache()
+    return found
+
+
 def last_line(text: str, first: bool = False, limit: Optional[int] = 200) -> str:
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     return lines[0 if first else -1].strip()[:limit]

@@ -91,6 +91,19 @@ def test_same_function_as_the_naive_twin(name, taken):
     assert taken and all(kernel in triton_cells.TWINS.values() for kernel in taken)
 
 
+@pytest.mark.skipif(DEVICE == "cpu", reason="on CPUs test_fused.py compares them")
+@pytest.mark.parametrize("name", [*CELLS, "hornn", "hornn_fofe", "hornn_gated", "hornn_max"])
+def test_fused_on_a_gpu(name):
+    """All of a cell's variants, in float64 and, the first of them, in float32."""
+    shapes = itertools.cycle(SHAPES)
+    for number, options in enumerate(variants(name)):
+        for steps, batch, input_size, hidden, *given in SHAPES if number == 0 else [next(shapes)]:
+            layer = layer_of(name, input_size, hidden, options)
+            same(*both(layer, steps, batch, *given, hows=("fused", "naive")))
+    single = layer_of(name, 3, 5, dtype=torch.float32)
+    same(*both(single, 3, 2, [3, 1], "both", hows=("fused", "naive")), tolerance=1e-4)
+
+
 @pytest.mark.parametrize("name", ["lstm_peephole", "elstm1", "gru", "rntn", "elman"])
 def test_more_columns_than_a_block_has(name, monkeypatch):
     for size, value in (("BLOCK", 4), ("LINES", 4), ("ALONG", 2), ("DOWN", 2), ("ACROSS", 4)):
