@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import NamedTuple, Optional, Tuple
 
 import torch
@@ -14,7 +13,7 @@ from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.ops import attentive as ops
 from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run, taken
-from rntn_plugins.ops.triton_choice import by_triton
+from rntn_plugins.ops.triton_choice import as_asked
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -95,7 +94,7 @@ class Attentive(nn.Module):
             outputs, (*after, context) = run(ops.Attentive, settings, [*inputs, *beside], [*before, context], lengths)
             return outputs, after
 
-        with by_triton() if layer.recurrence == "triton" else nullcontext():
+        with as_asked(layer.recurrence, x.device):
             outputs, after = layer.cell.recur(project(x, of_given, bias), carry.layers[0], None, run_attentive)
         outputs, weights = outputs.split([outputs.size(-1) - len(memory), len(memory)], dim=-1)
         return outputs, weights.transpose(1, 2), AttentiveCarry((after,), context)

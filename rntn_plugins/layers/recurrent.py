@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from typing import Dict, List, Optional, Tuple
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
 from rntn_plugins.ops.recurrence import rows
-from rntn_plugins.ops.triton_choice import by_triton, check_triton
+from rntn_plugins.ops.triton_choice import as_asked, check_triton
 
 
 def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
@@ -24,9 +23,10 @@ RECURRENCES = ("auto", "naive", "fused", "triton")
 class Recurrent(nn.Module):
     """Unrolls a cell over time. Rows shorter than T keep their carry still on the padding and put out zeros there."""
 
-    #: 'naive': the cell's ``step`` in a loop; 'fused' and 'auto': its kernel, if it has one, for more than one step
+    #: 'naive': the cell's ``step`` in a loop; 'fused': its kernel, if it has one, for more than one step
     #: (or for one, if it has kept what that needs);
-    #: 'triton': likewise, with the small operations of a step as Triton kernels
+    #: 'triton': likewise, with the small operations of a step as Triton kernels; 'auto': 'triton' where these work, on
+    #: a GPU, elsewhere 'fused'
     recurrence = "auto"
 
     def __init__(self, cell: Cell) -> None:
@@ -64,7 +64,7 @@ class Recurrent(nn.Module):
         if self.takes_kernels() and self.cell.has_fused and (steps > 1 or kept):
             if isinstance(x, Rows) and not self.cell.takes_rows:
                 x = x.expand()
-            with by_triton() if self.recurrence == "triton" else nullcontext():
+            with as_asked(self.recurrence, x.device):
                 return self.cell.fused(x, tokens, carry, lengths)
         projected = self.cell.project(expand(x), tokens)
         outputs: List[Tensor] = []

@@ -26,6 +26,10 @@ class Rows(NamedTuple):
     def shape(self) -> Tuple[int, int, int]:
         return (*self.index.shape, self.distinct.size(1))
 
+    @property
+    def device(self) -> torch.device:
+        return self.index.device
+
     def expand(self) -> Tensor:
         """``[T, B, I]``."""
         return F.embedding(self.index, self.distinct)

@@ -1,11 +1,19 @@
-"""``--recurrence triton``: the package triton is imported when it is asked for, and no earlier."""
+"""Triton's kernels where ``--recurrence`` has them; the package triton is imported then, and no earlier."""
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
+from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import ContextManager
 
+import torch
+
 from rntn_plugins.ops.recurrence import taking
+
+logger = logging.getLogger(__name__)
 
 
 def check_triton() -> None:
@@ -28,3 +36,37 @@ def by_triton() -> ContextManager[None]:
     from rntn_plugins.ops.triton_cells import twin
 
     return taking(twin)
+
+
+def as_asked(how: str, device: torch.device) -> ContextManager[None]:
+    """For tensors on a device, what *how* (``auto``, ``fused`` or ``triton``) takes: :func:`by_triton`, or nothing."""
+    return by_triton() if how == "triton" or how == "auto" and works_on(device) else nullcontext()
+
+
+@functools.cache
+def works_on(device: torch.device) -> bool:
+    """Whether this is a GPU by NVIDIA and one of Triton's kernels, tried once, computes what it should there.
+
+    It may not: Triton compiles its launchers with a C compiler and Python's header files. A kernel that fails is
+    warned of. :data:`os.environ` may say ``TRITON_INTERPRET=1``, which is for tests: nothing is tried then.
+    """
+    if device.type != "cuda" or torch.version.cuda is None or find_spec("triton") is None:
+        return False
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return False
+    try:
+        from rntn_plugins.ops import triton_kernels
+
+        x, sums = torch.linspace(-2, 2, 12, device=device).view(2, 2, 3)
+        out, expected = torch.empty_like(x), torch.tanh(x + sums)
+        with torch.cuda.device(device):
+            triton_kernels.activation(x, sums, out, "tanh")
+        difference = float((out - expected).abs().max())
+    except Exception as error:  # of compilers, drivers, the package itself
+        first = next(iter(str(error).splitlines()), "")
+        logger.warning(f"no Triton on {device}, --recurrence auto goes without: {type(error).__name__}: {first}")
+        return False
+    if not difference < 1e-5:
+        logger.warning(f"Triton computes wrongly on {device}, --recurrence auto goes without: off by {difference:g}")
+        return False
+    return True

@@ -1,5 +1,6 @@
 """``--recurrence triton`` against the naive twin: on a GPU where there is one, elsewhere by Triton's interpreter."""
 
+import contextlib
 import itertools
 import os
 import subprocess
@@ -16,7 +17,7 @@ import rntn_plugins
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Rows, map_carry
 from rntn_plugins.layers.recurrent import Recurrent, choose_recurrence
-from rntn_plugins.ops import lstm, recurrence
+from rntn_plugins.ops import lstm, recurrence, triton_choice
 from rntn_plugins.ops.triton_choice import by_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -270,10 +271,59 @@ def test_errors(monkeypatch):
         gru(torch.zeros(2, 2, 8))
 
 
+@pytest.fixture
+def untried():
+    triton_choice.works_on.cache_clear()
+    yield
+    triton_choice.works_on.cache_clear()
+
+
+@pytest.mark.parametrize("how", ["auto", "fused"])
+def test_auto_takes_it_on_a_gpu(how, taken, untried):
+    layer = layer_of("gru", 3, 5, dtype=torch.float32)
+    same(*both(layer, 3, 2, None, "both", hows=(how, "naive")), tolerance=1e-4)
+    assert bool(taken) == (how == "auto" and DEVICE == "cuda")
+
+
+def test_auto_goes_without_it_where_it_fails(untried, monkeypatch, caplog):
+    """A GPU is tried once, and not by the interpreter; whatever fails there, and wrong results, are warned of."""
+    tried = []
+    pretended = type("GPU", (), {"type": "cuda", "__str__": lambda _: "cuda:0"})()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert not triton_choice.works_on(torch.device("cpu"))
+    if DEVICE == "cpu":
+        assert not triton_choice.works_on(pretended) and not caplog.records  # TRITON_INTERPRET is set
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    linspace = torch.linspace
+    monkeypatch.setattr(torch, "linspace", lambda *given, device: linspace(*given, device=DEVICE))
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+
+    def outcome(activation) -> tuple:
+        triton_choice.works_on.cache_clear()
+        caplog.clear()
+        monkeypatch.setattr(triton_kernels, "activation", activation)
+        worked = [triton_choice.works_on(pretended) for _ in range(2)]
+        assert worked[0] == worked[1]
+        return worked[0], [record.getMessage() for record in caplog.records]
+
+    def fails(*_):
+        tried.append(1)
+        raise RuntimeError("no C compiler\nat all")
+
+    right = triton_kernels.activation
+    assert outcome(right) == (True, [])
+    said = "no Triton on cuda:0, --recurrence auto goes without: RuntimeError: no C compiler"
+    assert outcome(fails) == (False, [said]) and len(tried) == 1
+    worked, (said,) = outcome(lambda x, sums, out, name: out.fill_(2))
+    assert not worked and said.startswith("Triton computes wrongly on cuda:0, --recurrence auto goes without: off by ")
+    worked, (said,) = outcome(lambda x, sums, out, name: out.fill_(float("nan")))
+    assert not worked and said.endswith("off by nan")
+
+
 def test_triton_is_imported_when_it_is_asked_for():
     """By :mod:`rntn_plugins.ops.triton_choice`, which layers import, in a function."""
     package = Path(rntn_plugins.__file__).parent
-    allowed = ("rntn_plugins.ops.triton_choice import by_triton", "check_triton")
+    allowed = ("rntn_plugins.ops.triton_choice import as_asked", "check_triton")
     for file in package.rglob("*.py"):
         if file.name not in ("triton_cells.py", "triton_kernels.py"):
             for line in file.read_text(encoding="utf-8").splitlines():
