@@ -210,7 +210,8 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
                         help="cells: torch.compile of the whole naive loop, or of its step, as well")  # fmt: skip
     parser.add_argument("--one-process", action="store_true",
-                        help="layers: all in one process, where starts outlast turns; no --timeout")  # fmt: skip
+                        help="layers: all in one process, where starts outlast turns; no --timeout, "
+                             "and memory means something on CUDA alone")  # fmt: skip
     parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS",
                         help="longest turn of a contender (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny sizes, two rounds: to see that everything runs")

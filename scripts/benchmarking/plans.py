@@ -168,7 +168,7 @@ def update(args, one: Workload, role: str) -> dict:
     spec: Dict[str, object] = {"kind": "update", "updates": updates, "interval": interval, "skip": skip}
     if args.data:
         spec["data"] = args.data
-        flags += ["--num-workers", "0"] if args.device == "cpu" else []  # as scripts/reproduce.py trains
+        flags += ["--num-workers", "0"]  # as scripts/reproduce.py trains
     else:
         spec["corpus_tokens"] = (updates + 5) * args.batch * args.steps
     if args.sample_break_mode:

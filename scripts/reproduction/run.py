@@ -27,7 +27,7 @@ from reproduction.checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduction.logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduction.manifest import ROOT, Refused
 from reproduction.process import allocator, alone, call, relative
-from reproduction.training import ON_CPU, Settings, Training, digests, read_json
+from reproduction.training import NO_WORKERS, ON_CPU, Settings, Training, digests, read_json
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -124,7 +124,7 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
 
 def compared(flags: List[str]) -> List[str]:
     """Those that have to stay as they were."""
-    return [flag for flag in flags[1:] if flag not in ON_CPU]
+    return [flag for flag in flags[1:] if flag not in (ON_CPU, NO_WORKERS)]
 
 
 def begun(training: Training, flags: List[str], data: Dict[str, str], log: Path) -> str:

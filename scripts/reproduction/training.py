@@ -12,9 +12,10 @@ from reproduction.checkpoints import BEST
 from reproduction.manifest import ROOT, Refused, Run, Schedule, length_flags, merged
 from reproduction.process import relative
 
-#: where there is no GPU. The data are in memory: a process that loads them costs more than it spares (updates of one
-#: sentence take 1.25 times as long, see docs/performance.md).
-ON_CPU = ("--cpu", "--num-workers=0")
+ON_CPU = "--cpu"
+#: the data are in memory: a process that loads them costs more than it spares (updates of one sentence take 1.25 times
+#: as long, see docs/performance.md)
+NO_WORKERS = "--num-workers=0"
 #: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is scored
 PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
 
@@ -139,8 +140,9 @@ class Training:
 
     def common(self) -> List[str]:
         """One process wherever it runs: more would make larger batches than the row's."""
-        device = () if self.settings.cuda else ON_CPU
-        return ["--user-dir", "rntn_plugins", "--task", self.schedule.task, "--distributed-world-size", "1", *device]
+        device = () if self.settings.cuda else (ON_CPU,)
+        task = ("--task", self.schedule.task)
+        return ["--user-dir", "rntn_plugins", *task, "--distributed-world-size", "1", *device, NO_WORKERS]
 
     def train_flags(self) -> List[str]:
         """Of fairseq-train, but for the budget; or of the script that makes the model."""
