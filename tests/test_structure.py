@@ -13,7 +13,7 @@ ALLOWED = {
     "ops": ("rntn_plugins.ops",),
     "cells": ("rntn_plugins.cells", "rntn_plugins.ops", "rntn_plugins.registry"),
     "layers": ("rntn_plugins.layers", "rntn_plugins.cells.base", "rntn_plugins.ops.attentive",
-               "rntn_plugins.ops.inputs", "rntn_plugins.ops.recurrence",
+               "rntn_plugins.ops.graphs", "rntn_plugins.ops.inputs", "rntn_plugins.ops.recurrence",
                "rntn_plugins.ops.triton_choice", "rntn_plugins.symbols"),
     "models": ("fairseq", "omegaconf", "numpy", "rntn_plugins.layers", "rntn_plugins.registry", "rntn_plugins.models",
                "rntn_plugins.cells.base", "rntn_plugins.ops.linear_cross_entropy", "rntn_plugins.symbols",

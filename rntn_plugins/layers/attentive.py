@@ -11,9 +11,9 @@ from rntn_plugins.cells.base import Carry
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.ops import attentive as ops
+from rntn_plugins.ops.graphs import as_asked
 from rntn_plugins.ops.inputs import project
 from rntn_plugins.ops.recurrence import run, taken
-from rntn_plugins.ops.triton_choice import as_asked
 
 
 def has_hooks(module: nn.Module) -> bool:

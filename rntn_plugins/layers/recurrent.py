@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
+from rntn_plugins.ops.graphs import as_asked
 from rntn_plugins.ops.recurrence import rows
-from rntn_plugins.ops.triton_choice import as_asked, check_triton
+from rntn_plugins.ops.triton_choice import check_triton
 
 
 def hold_still(valid: Tensor, after: Carry, before: Carry) -> Carry:
@@ -25,8 +26,8 @@ class Recurrent(nn.Module):
 
     #: 'naive': the cell's ``step`` in a loop; 'fused': its kernel, if it has one, for more than one step
     #: (or for one, if it has kept what that needs);
-    #: 'triton': likewise, with the small operations of a step as Triton kernels; 'auto': 'triton' where these work, on
-    #: a GPU, elsewhere 'fused'
+    #: 'triton': likewise, with the small operations of a step as Triton kernels; 'auto': 'fused', and on a GPU its
+    #: loops as CUDA graphs, for shapes that come up often
     recurrence = "auto"
 
     def __init__(self, cell: Cell) -> None:

@@ -59,7 +59,7 @@ def recurrence_flag():
         "auto",
         "how recurrent layers run: 'naive', step by step through autograd; 'fused', all steps with a backward pass of "
         "their own (the same function, faster); 'triton', fused, with the pointwise parts of a step as Triton kernels, "
-        "on CUDA; 'auto', triton on an NVIDIA GPU where its kernels work, elsewhere fused where the cell has it",
+        "on CUDA; 'auto', fused where the cell has it, on a GPU as CUDA graphs",
     )
 
 

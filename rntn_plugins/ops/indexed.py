@@ -6,7 +6,9 @@ the loop. It can be a row-sparse tensor: then K costs nothing, only what occurre
 
 from __future__ import annotations
 
+import functools
 import warnings
+from typing import List, Tuple
 
 import torch
 from torch import Tensor
@@ -16,6 +18,8 @@ from rntn_plugins.ops.scratch import scratch
 with warnings.catch_warnings():  # once in a process torch says that its compressed sparse tensors are in beta
     warnings.simplefilter("ignore")
     torch.sparse_csr_tensor([0], [], [], (0, 0))
+
+OUTER = 2**25  # numbers of the outer products that are computed at a time
 
 
 def products_in_place(stack: Tensor) -> bool:
@@ -96,22 +100,34 @@ class Occurrences:
     def __init__(self, index: Tensor, count: int, sparse: bool) -> None:
         self.count, self.sparse = count, sparse
         self.index = index.flatten()
-        self.found, self.number_of, sizes = torch.unique(self.index, return_inverse=True, return_counts=True)
-        self.sizes = sizes.tolist()
+
+    @functools.cached_property
+    def counted(self) -> Tuple[Tensor, Tensor, List[int]]:
+        """The numbers that occurred ``[U]``, which of them each one is ``[T·B]``, and how often each occurred."""
+        found, number_of, sizes = torch.unique(self.index, return_inverse=True, return_counts=True)
+        return found, number_of, sizes.tolist()
 
     def of_rows(self, d: Tensor) -> Tensor:
         """The gradient of a tensor ``[K, ...]`` whose rows were read, from those of the rows read ``[T·B, ...]``."""
         if self.sparse:
-            return self.rows(d.new_zeros(len(self.sizes), *d.shape[1:]).index_add_(0, self.number_of, d))
+            found, number_of, _ = self.counted
+            return self.rows(d.new_zeros(len(found), *d.shape[1:]).index_add_(0, number_of, d))
         return d.new_zeros(self.count, *d.shape[1:]).index_add_(0, self.index, d)
 
     def of_matrices(self, d: Tensor, h: Tensor) -> Tensor:
-        """The gradient of a stack, from those of the products U h ``[T·B, H]`` and the vectors h ``[T·B, H]``."""
+        """The gradient of a stack, from those of the products U h ``[T·B, H]`` and the vectors h ``[T·B, H]``.
+
+        On a GPU a dense one is a sum of outer products, some rows at a time: many products of a few rows each are
+        many launches, and the host would have to wait for their sizes.
+        """
+        if d.is_cuda and not self.sparse:
+            return self.of_outer_products(d, h)
+        found, _, sizes = self.counted
         order = self.index.argsort()
-        d_parts = d.index_select(0, order).t().split(self.sizes, 1)
-        h_parts = h.index_select(0, order).split(self.sizes)
-        numbers = range(len(self.sizes)) if self.sparse else self.found.tolist()
-        values = scratch(d, len(self.sizes) if self.sparse else self.count, d.size(1), h.size(1))
+        d_parts = d.index_select(0, order).t().split(sizes, 1)
+        h_parts = h.index_select(0, order).split(sizes)
+        numbers = range(len(sizes)) if self.sparse else found.tolist()
+        values = scratch(d, len(sizes) if self.sparse else self.count, d.size(1), h.size(1))
         done = 0
         for number, d_part, h_part in zip(numbers, d_parts, h_parts):
             if number > done:
@@ -121,10 +137,17 @@ class Occurrences:
         values[done:] = 0
         return self.rows(values) if self.sparse else values
 
+    def of_outer_products(self, d: Tensor, h: Tensor) -> Tensor:
+        total = d.new_zeros(self.count, d.size(1), h.size(1))
+        block = max(1, OUTER // max(1, total[0].numel()))
+        for index, d_part, h_part in zip(self.index.split(block), d.split(block), h.split(block)):
+            total.index_add_(0, index, d_part.unsqueeze(2) * h_part.unsqueeze(1))
+        return total
+
     def rows(self, values: Tensor) -> Tensor:
         """*values* ``[U, ...]`` as the rows that occurred of a sparse tensor ``[K, ...]``."""
         shape = (self.count, *values.shape[1:])
-        indices = self.found.unsqueeze(0).clone()  # several gradients must not share them
+        indices = self.counted[0].unsqueeze(0).clone()  # several gradients must not share them
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=False, is_coalesced=True)
 
 

@@ -15,15 +15,13 @@ from typing import List, Optional, Sequence, Tuple
 import torch
 from torch import Tensor
 
+from rntn_plugins.ops.autograd import graph_is_kept
 from rntn_plugins.ops.products import product, product_into
 
 #: A chunk has as many rows as keep the buffer below this many numbers (a processor's cache, roughly) ...
 NUMBERS = 2**22
 #: ... but at least this many: with fewer, matrix products get slow.
 ROWS = 256
-
-#: Whether the backward pass going on was asked to keep the graph; where torch does not say, it may have been.
-graph_is_kept = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
 
 
 def linear_cross_entropy(

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Callable, Iterator, List, Optional, Protocol, Sequence, Tuple, Type
 
 import torch
 from torch import Tensor
+
+from rntn_plugins.ops.autograd import graph_is_kept
 
 
 class Ragged:
@@ -62,6 +64,7 @@ class Kernel:
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
+        recordable: whether its loops launch the same operations whatever the values are, if there are no lengths.
         inputs: tensors ``[T, B, ...]`` and weights, in an order of the kernel's own.
         steps: T.
         states: for every carried tensor a list of T + 1 tensors: ``states[i][t]`` is its value before step t.
@@ -72,6 +75,7 @@ class Kernel:
     unread: Sequence[int] = (0,)
     output_is_state = True
     adds_d_output = False
+    recordable = True
 
     inputs: Sequence[Optional[Tensor]]
     steps: int
@@ -204,6 +208,13 @@ class Fused(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, kernel_class, settings, lengths, keep, count, *tensors):
+        ctx.recorded = None
+        if lengths is None and (take := _take.get()) is not None:
+            recorded = take(kernel_class, settings, tensors, count, keep)
+            if recorded is not None:
+                ctx.recorded, ctx.device_type = recorded if keep else None, tensors[0].device.type
+                ctx.set_materialize_grads(False)
+                return tuple(recorded.forward(tensors))
         kernel = kernel_class(*settings)
         kernel.inputs, carry = tensors[:count], tensors[count:]
         kernel.steps = tensors[0].size(0)
@@ -222,6 +233,12 @@ class Fused(torch.autograd.Function):
     def backward(ctx, d_outputs, *d_final):
         if torch.is_grad_enabled():  # by create_graph: what follows would be taken for constant
             raise RuntimeError("fused recurrences have no second derivatives: take --recurrence naive")
+        if ctx.recorded is not None:
+            with torch.autocast(ctx.device_type, enabled=False):
+                gradients = ctx.recorded.backward(d_outputs, d_final)
+            if not graph_is_kept():
+                ctx.recorded = GONE
+            return (None, None, None, None, None, *gradients)
         kernel = ctx.kernel_class(*ctx.settings)
         lengths, *tensors = ctx.saved_tensors
         kernel.inputs, kernel.steps = tensors[: ctx.count], ctx.steps
@@ -251,6 +268,39 @@ def taking(choose: Choice) -> Iterator[None]:
         yield
     finally:
         _choice.reset(token)
+
+
+class Recorded(Protocol):
+    """What computes a sequence in place of :class:`Kernel`; kept until its backward pass is over."""
+
+    def forward(self, tensors: Sequence[Tensor]) -> List[Tensor]:
+        """From inputs and carry to outputs and carry."""
+
+    def backward(self, d_outputs: Optional[Tensor], d_final: Sequence[Optional[Tensor]]) -> List[Optional[Tensor]]:
+        """From their gradients (``None``: zero) to those of inputs and carry."""
+
+
+class Gone:
+    """What is left of a recorded sequence after its backward pass."""
+
+    def backward(self, d_outputs, d_final):
+        raise RuntimeError("a second backward pass through a recurrence: the first has to be told retain_graph=True")
+
+
+GONE = Gone()
+#: for a kernel, its settings, inputs and carry, how many of them are inputs, and whether a backward pass will follow
+Take = Callable[[Type[Kernel], tuple, Sequence[Tensor], int, bool], Optional[Recorded]]
+_take: ContextVar[Optional[Take]] = ContextVar("take", default=None)
+
+
+@contextlib.contextmanager
+def recorded_by(take: Take) -> Iterator[None]:
+    """Within, and in this thread alone, sequences without lengths are computed by what *take* gives, if anything."""
+    token = _take.set(take)
+    try:
+        yield
+    finally:
+        _take.reset(token)
 
 
 def taken(kernel: Type[Kernel], device: torch.device) -> Type[Kernel]:

@@ -1,17 +1,16 @@
-"""Triton's kernels where ``--recurrence`` has them; the package triton is imported then, and no earlier."""
+"""Triton's kernels where they are asked for, or work; the package triton is imported then, and no earlier."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import os
-from contextlib import nullcontext
 from importlib.util import find_spec
-from typing import ContextManager
+from typing import ContextManager, Type
 
 import torch
 
-from rntn_plugins.ops.recurrence import taking
+from rntn_plugins.ops.recurrence import Kernel, taking
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +37,6 @@ def by_triton() -> ContextManager[None]:
     return taking(twin)
 
 
-def as_asked(how: str, device: torch.device) -> ContextManager[None]:
-    """For tensors on a device, what *how* (``auto``, ``fused`` or ``triton``) takes: :func:`by_triton`, or nothing."""
-    return by_triton() if how == "triton" or how == "auto" and works_on(device) else nullcontext()
-
-
 @functools.cache
 def works_on(device: torch.device) -> bool:
     """Whether this is a GPU by NVIDIA and one of Triton's kernels, tried once, computes what it should there.
@@ -64,9 +58,18 @@ def works_on(device: torch.device) -> bool:
         difference = float((out - expected).abs().max())
     except Exception as error:  # of compilers, drivers, the package itself
         first = next(iter(str(error).splitlines()), "")
-        logger.warning(f"no Triton on {device}, --recurrence auto goes without: {type(error).__name__}: {first}")
+        logger.warning(f"no Triton on {device}, CUDA graphs go without: {type(error).__name__}: {first}")
         return False
     if not difference < 1e-5:
-        logger.warning(f"Triton computes wrongly on {device}, --recurrence auto goes without: off by {difference:g}")
+        logger.warning(f"Triton computes wrongly on {device}, CUDA graphs go without: off by {difference:g}")
         return False
     return True
+
+
+def twin_on(kernel: Type[Kernel], device: torch.device) -> Type[Kernel]:
+    """The twin of a kernel where :func:`works_on`, and if it has one; else itself."""
+    if not works_on(device):
+        return kernel
+    from rntn_plugins.ops.triton_cells import TWINS
+
+    return TWINS.get(kernel, kernel)

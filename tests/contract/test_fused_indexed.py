@@ -6,6 +6,7 @@ import torch
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.layers.recurrent import Recurrent
+from rntn_plugins.ops import indexed as indexed_products
 from rntn_plugins.ops.indexed import Occurrences, products_in_place
 from rntn_plugins.ops.restricted_gated import RestrictedGRU, RestrictedLSTM
 from rntn_plugins.ops.rntn import RNTN, MultiplicativeRNN
@@ -194,3 +195,12 @@ def test_sparse_gradients_are_coalesced():
     occurrences = Occurrences(torch.tensor([[4, 1], [1, 7]]), 9, True)
     gradient = occurrences.of_matrices(normal(4, 2), normal(4, 3))
     assert gradient.is_coalesced() and gradient.shape == (9, 2, 3) and gradient.indices().tolist() == [[1, 4, 7]]
+
+
+def test_gradients_of_matrices_by_outer_products(monkeypatch):
+    """What a GPU takes, in blocks of two rows, against a product for each matrix."""
+    monkeypatch.setattr(indexed_products, "OUTER", 2 * 3 * 5)
+    torch.manual_seed(1)
+    occurrences = Occurrences(torch.tensor([[4, 1], [1, 7], [0, 4], [4, 4]]), 9, False)
+    d, h = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
+    torch.testing.assert_close(occurrences.of_outer_products(d, h), occurrences.of_matrices(d, h))

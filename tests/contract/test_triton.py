@@ -17,7 +17,7 @@ import rntn_plugins
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Rows, map_carry
 from rntn_plugins.layers.recurrent import Recurrent, choose_recurrence
-from rntn_plugins.ops import lstm, recurrence, triton_choice
+from rntn_plugins.ops import hornn, lstm, recurrence, triton_choice
 from rntn_plugins.ops.triton_choice import by_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -278,14 +278,16 @@ def untried():
     triton_choice.works_on.cache_clear()
 
 
-@pytest.mark.parametrize("how", ["auto", "fused"])
-def test_auto_takes_it_on_a_gpu(how, taken, untried):
-    layer = layer_of("gru", 3, 5, dtype=torch.float32)
-    same(*both(layer, 3, 2, None, "both", hows=(how, "naive")), tolerance=1e-4)
-    assert bool(taken) == (how == "auto" and DEVICE == "cuda")
+def test_twins_for_graphs(untried, monkeypatch):
+    device = torch.device(DEVICE)
+    assert triton_choice.twin_on(lstm.LSTM, device) is (lstm.LSTM if DEVICE == "cpu" else triton_cells.LSTM)
+    with monkeypatch.context() as patch:
+        patch.setattr(triton_choice, "works_on", lambda _: True)
+        assert triton_choice.twin_on(lstm.LSTM, device) is triton_cells.LSTM
+        assert triton_choice.twin_on(hornn.MaxHORNN, device) is hornn.MaxHORNN
 
 
-def test_auto_goes_without_it_where_it_fails(untried, monkeypatch, caplog):
+def test_graphs_go_without_it_where_it_fails(untried, monkeypatch, caplog):
     """A GPU is tried once, and not by the interpreter; whatever fails there, and wrong results, are warned of."""
     tried = []
     pretended = type("GPU", (), {"type": "cuda", "__str__": lambda _: "cuda:0"})()
@@ -312,18 +314,18 @@ def test_auto_goes_without_it_where_it_fails(untried, monkeypatch, caplog):
 
     right = triton_kernels.activation
     assert outcome(right) == (True, [])
-    said = "no Triton on cuda:0, --recurrence auto goes without: RuntimeError: no C compiler"
+    said = "no Triton on cuda:0, CUDA graphs go without: RuntimeError: no C compiler"
     assert outcome(fails) == (False, [said]) and len(tried) == 1
     worked, (said,) = outcome(lambda x, sums, out, name: out.fill_(2))
-    assert not worked and said.startswith("Triton computes wrongly on cuda:0, --recurrence auto goes without: off by ")
+    assert not worked and said.startswith("Triton computes wrongly on cuda:0, CUDA graphs go without: off by ")
     worked, (said,) = outcome(lambda x, sums, out, name: out.fill_(float("nan")))
     assert not worked and said.endswith("off by nan")
 
 
 def test_triton_is_imported_when_it_is_asked_for():
-    """By :mod:`rntn_plugins.ops.triton_choice`, which layers import, in a function."""
+    """By :mod:`rntn_plugins.ops.triton_choice`, in functions."""
     package = Path(rntn_plugins.__file__).parent
-    allowed = ("rntn_plugins.ops.triton_choice import as_asked", "check_triton")
+    allowed = ("rntn_plugins.ops.triton_choice import", "by_triton", "check_triton", "twin_on")
     for file in package.rglob("*.py"):
         if file.name not in ("triton_cells.py", "triton_kernels.py"):
             for line in file.read_text(encoding="utf-8").splitlines():
