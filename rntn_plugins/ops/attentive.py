@@ -30,7 +30,6 @@ class Attentive(Kernel):
     """
 
     output_is_state = False
-    recordable = False  # nor worth it: memories are of many lengths
 
     def __init__(self, kernel: Type[Kernel], settings: tuple, count: int) -> None:
         self.inner, self.count = kernel(*settings), count

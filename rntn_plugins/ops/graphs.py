@@ -7,8 +7,9 @@ that a graph is taken from its forward pass until the backward pass is over, or 
 of the same shape meanwhile takes another one. The gradients of weights, one product each, are computed after the loop
 as ever.
 
-A graph is of one shape, and made when that has come up :data:`OFTEN` times with none free. Sequences with lengths,
-whose loops depend on them, go without. Within a graph a cell's kernel is its twin of Triton's, where these work.
+A graph is of one shape, and made when that has come up :data:`OFTEN` times with none free. Where rows are of different
+lengths, every step looks which of them are at their end, so that the lengths may change. Within a graph a cell's kernel
+is its twin of Triton's, where these work.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.recurrence import Kernel, recorded_by
+from rntn_plugins.ops.recurrence import Kernel, Ragged, recorded_by
 from rntn_plugins.ops.triton_choice import by_triton, twin_on
 
 logger = logging.getLogger(__name__)
 
 OFTEN = 3
-MOST = 64  # graphs there are at most
+MOST = 256  # graphs there are at most
 SHARE = 8  # of a GPU's memory they take no more than this part
 SHAPES = 4096  # that are counted, before the counts begin anew
 
@@ -113,17 +114,25 @@ class Loops:
         kernel: the class.
         settings: for its constructor.
         tensors: inputs, *count* of them, and the carry, as the next ones will be.
+        lengths: of rows ``[B]``, if they differ.
         keep: whether a backward pass will follow.
     """
 
     def __init__(
-        self, kernel: Type[Kernel], settings: tuple, tensors: Sequence[Tensor], count: int, keep: bool
+        self,
+        kernel: Type[Kernel],
+        settings: tuple,
+        tensors: Sequence[Tensor],
+        lengths: Optional[Tensor],
+        count: int,
+        keep: bool,
     ) -> None:
         self.kernel, self.settings, self.count, self.keep = kernel, settings, count, keep
         self.free = True
         device = tensors[0].device
         with torch.inference_mode(False), torch.no_grad():
             self.tensors = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
+            self.lengths = None if lengths is None else torch.empty_like(lengths).copy_(lengths)
             rehearse(self.both_ways, device)
             self.replay, (self.ahead, self.final), pool = record(self.way, device, None)
             self.outputs = self.ahead.outputs
@@ -142,17 +151,20 @@ class Loops:
         kernel.inputs, kernel.steps = inputs, self.tensors[0].size(0)
         return kernel
 
+    def ragged(self) -> Optional[Ragged]:
+        return None if self.lengths is None else Ragged(self.lengths, self.tensors[0].size(0), shortest=0)
+
     def way(self) -> Tuple[Kernel, List[Tensor]]:
         """The kernel after its loop, and the carry after it."""
         kernel = self.made(self.tensors[: self.count])
-        return kernel, kernel.forward(self.tensors[self.count :], None, self.keep)
+        return kernel, kernel.forward(self.tensors[self.count :], self.ragged(), self.keep)
 
     def way_back(self, ahead: Kernel, d_outputs: Tensor, d_final: Sequence[Tensor]) -> Tuple[Kernel, List[Tensor]]:
         """A kernel that is ready to finish, and the gradients of the carry before the first step."""
         kernel = self.made([None if number in ahead.unread else each for number, each in enumerate(ahead.inputs)])
         for name in ahead.saved:
             setattr(kernel, name, getattr(ahead, name))
-        return kernel, kernel.backward(d_outputs, d_final, None)
+        return kernel, kernel.backward(d_outputs, d_final, self.ragged())
 
     def both_ways(self) -> None:
         ahead, final = self.way()
@@ -165,9 +177,11 @@ class Loops:
             return tensor
         return tensor.clone()
 
-    def forward(self, tensors: Sequence[Tensor]) -> List[Tensor]:
+    def forward(self, tensors: Sequence[Tensor], lengths: Optional[Tensor]) -> List[Tensor]:
         """Outputs and the carry after the last step, from inputs and the carry before the first."""
         with torch.no_grad(), on(tensors[0].device):
+            if self.lengths is not None:
+                self.lengths.copy_(lengths)
             for ours, tensor in zip(self.tensors, tensors):
                 ours.copy_(tensor)
             self.replay()
@@ -210,13 +224,20 @@ class Library:
         self.lock = threading.RLock()
 
     def take(
-        self, kernel: Type[Kernel], settings: tuple, tensors: Sequence[Tensor], count: int, keep: bool
+        self,
+        kernel: Type[Kernel],
+        settings: tuple,
+        tensors: Sequence[Tensor],
+        lengths: Optional[Tensor],
+        count: int,
+        keep: bool,
     ) -> Optional[Taken]:
         """Loops of these shapes that are free; ``None``: there are none, or not yet."""
         if self.broken or not kernel.recordable or not usable():
             return None
         device = tensors[0].device
-        key = (kernel, settings, keep, device, stream_of(device), *((each.shape, each.dtype) for each in tensors))
+        shapes = ((each.shape, each.dtype) for each in (*tensors, *([] if lengths is None else [lengths])))
+        key = (kernel, settings, keep, count, device, stream_of(device), *shapes)
         with self.lock:
             for loops in self.found.get(key, ()):
                 if loops.free:
@@ -226,7 +247,7 @@ class Library:
             self.missed[key] = self.missed.get(key, 0) + 1
             if self.missed[key] < OFTEN or not self.has_room(device):
                 return None
-            loops = self.add(key, Loops, (twin_on(kernel, device), settings, tensors, count, keep))
+            loops = self.add(key, Loops, (twin_on(kernel, device), settings, tensors, lengths, count, keep))
             if loops is None:
                 return None
             loops.free = False
@@ -257,6 +278,13 @@ class Library:
 _library = Library()
 
 
-def take(kernel: Type[Kernel], settings: tuple, tensors: Sequence[Tensor], count: int, keep: bool) -> Optional[Taken]:
+def take(
+    kernel: Type[Kernel],
+    settings: tuple,
+    tensors: Sequence[Tensor],
+    lengths: Optional[Tensor],
+    count: int,
+    keep: bool,
+) -> Optional[Taken]:
     """As :meth:`Library.take`, of the one of this process."""
-    return _library.take(kernel, settings, tensors, count, keep)
+    return _library.take(kernel, settings, tensors, lengths, count, keep)

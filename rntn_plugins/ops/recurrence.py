@@ -28,12 +28,13 @@ class Ragged:
     Args:
         lengths: valid steps of each row ``[B]``, 0 to T.
         steps: T.
+        shortest: no row is shorter; found out, which waits for the device, if it is not said.
     """
 
-    def __init__(self, lengths: Tensor, steps: int) -> None:
+    def __init__(self, lengths: Tensor, steps: int, shortest: Optional[int] = None) -> None:
         lengths = lengths.long().clamp(max=steps)
         self.lengths, self.steps = lengths, steps
-        self.shortest = int(lengths.min())
+        self.shortest = int(lengths.min()) if shortest is None else shortest
         clock = torch.arange(steps, device=lengths.device).unsqueeze(1)
         self.padding = lengths <= clock  # [T, B]
         self.last = lengths == clock + 1  # [T, B]: is t the last valid step?
@@ -64,7 +65,8 @@ class Kernel:
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
-        recordable: whether its loops launch the same operations whatever the values are, if there are no lengths.
+        recordable: whether its loops launch the same operations whatever the values are (of lengths too, if the
+            shortest is said to be 0).
         inputs: tensors ``[T, B, ...]`` and weights, in an order of the kernel's own.
         steps: T.
         states: for every carried tensor a list of T + 1 tensors: ``states[i][t]`` is its value before step t.
@@ -209,12 +211,12 @@ class Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx, kernel_class, settings, lengths, keep, count, *tensors):
         ctx.recorded = None
-        if lengths is None and (take := _take.get()) is not None:
-            recorded = take(kernel_class, settings, tensors, count, keep)
+        if (take := _take.get()) is not None:
+            recorded = take(kernel_class, settings, tensors, lengths, count, keep)
             if recorded is not None:
                 ctx.recorded, ctx.device_type = recorded if keep else None, tensors[0].device.type
                 ctx.set_materialize_grads(False)
-                return tuple(recorded.forward(tensors))
+                return tuple(recorded.forward(tensors, lengths))
         kernel = kernel_class(*settings)
         kernel.inputs, carry = tensors[:count], tensors[count:]
         kernel.steps = tensors[0].size(0)
@@ -273,7 +275,7 @@ def taking(choose: Choice) -> Iterator[None]:
 class Recorded(Protocol):
     """What computes a sequence in place of :class:`Kernel`; kept until its backward pass is over."""
 
-    def forward(self, tensors: Sequence[Tensor]) -> List[Tensor]:
+    def forward(self, tensors: Sequence[Tensor], lengths: Optional[Tensor]) -> List[Tensor]:
         """From inputs and carry to outputs and carry."""
 
     def backward(self, d_outputs: Optional[Tensor], d_final: Sequence[Optional[Tensor]]) -> List[Optional[Tensor]]:
@@ -288,14 +290,14 @@ class Gone:
 
 
 GONE = Gone()
-#: for a kernel, its settings, inputs and carry, how many of them are inputs, and whether a backward pass will follow
-Take = Callable[[Type[Kernel], tuple, Sequence[Tensor], int, bool], Optional[Recorded]]
+#: for a kernel, its settings, inputs and carry, lengths, how many are inputs, and whether a backward pass will follow
+Take = Callable[[Type[Kernel], tuple, Sequence[Tensor], Optional[Tensor], int, bool], Optional[Recorded]]
 _take: ContextVar[Optional[Take]] = ContextVar("take", default=None)
 
 
 @contextlib.contextmanager
 def recorded_by(take: Take) -> Iterator[None]:
-    """Within, and in this thread alone, sequences without lengths are computed by what *take* gives, if anything."""
+    """Within, and in this thread alone, sequences are computed by what *take* gives, if anything."""
     token = _take.set(take)
     try:
         yield

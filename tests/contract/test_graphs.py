@@ -5,6 +5,7 @@ import contextlib
 import gc
 
 import pytest
+import test_fused
 import test_fused_attentive
 import torch
 from test_fused import VOCABULARY, evaluate, fused_cells, make, same
@@ -83,11 +84,13 @@ def compare(layer, lengths=None, use="both", tolerance=TOLERANCE, **more):
 
 @pytest.mark.parametrize("name, options", fused_cells())
 def test_same_function_as_the_naive_twin(name, options, library):
-    """Whatever the values of inputs and weights, once the shape has come up often enough."""
+    """Whatever the values of inputs, lengths and weights, once the shape has come up often enough."""
     layer = layer_of(name, options)
-    for number in range(graphs.OFTEN + 2):
+    for number, lengths in enumerate([[4, 2, 0], [4, 4, 1], [0, 4, 3], [1, 0, 4], [4, 1, 4]]):
         compare(layer, use=("both", "outputs", "carry")[number % 3])
-        assert count(library) == (number + 1 >= graphs.OFTEN) and not library.broken
+        assert count(library) == (1 if number + 1 == graphs.OFTEN else 2 * (number + 1 > graphs.OFTEN))
+        compare(layer, lengths, use=("carry", "both", "outputs")[number % 3])
+        assert count(library) == 2 * (number + 1 >= graphs.OFTEN) and not library.broken
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.mul_(0.7).add_(0.01)
@@ -161,20 +164,28 @@ def test_gradients_by_rows(library):
     assert count(library) == 1
 
 
+@pytest.mark.parametrize("name", ["lstm", "gru", "elstm1"])
+def test_with_attention(name, library):
+    shape = test_fused_attentive.SHAPES[3]
+    network = test_fused_attentive.make(name, next(test_fused.variants(name)), shape).to(DEVICE)
+    for _ in range(5):
+        with recurrence.recorded_by(graphs.take) if DEVICE == "cpu" else contextlib.nullcontext():
+            recorded = test_fused_attentive.evaluate(network, "auto", shape)
+        same(recorded, test_fused_attentive.evaluate(network, "naive", shape), TOLERANCE)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.mul_(0.9)
+    assert count(library) == 1
+
+
 def test_what_goes_without(library, monkeypatch):
-    """Lengths, single steps, attention, hooks on what is saved, and being recorded by others."""
+    """Single steps, hooks on what is saved, and being recorded by others."""
     layer = layer_of("gru")
     for _ in range(4):
-        compare(layer, lengths=[4, 2, 0])
         same(*(evaluate(layer, how, 1, BATCH, None, "both") for how in ("auto", "naive")))
         with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
             compare(layer)
     assert not library.missed
-    shape = test_fused_attentive.SHAPES[3]
-    network = test_fused_attentive.make("gru", {}, shape).to(DEVICE)
-    with recurrence.recorded_by(graphs.take):
-        for _ in range(4):
-            same(*(test_fused_attentive.evaluate(network, how, shape) for how in ("auto", "naive")))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     for _ in range(4):
         compare(layer)
