@@ -8,6 +8,7 @@ import os
 from dataclasses import field
 from typing import Callable, List, Optional, Sequence
 
+import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
@@ -76,7 +77,8 @@ def set_recurrence(model: nn.Module, how) -> None:
     for cell, taken in choose_recurrence(model, plain(how)).items():
         if str(how) == "auto" and (cell, taken) not in announced:
             announced.add((cell, taken))
-            logger.info(f"--recurrence auto takes {taken} for {cell}")
+            graphs = ", on a GPU as CUDA graphs" if taken == "fused" and torch.cuda.is_available() else ""
+            logger.info(f"--recurrence auto takes {taken} for {cell}{graphs}")
 
 
 def config_class(name: str, shared: type, cell: str, **defaults) -> type:

@@ -179,12 +179,16 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
         choose_recurrence(stack, "fused")
     with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused, triton"):
         choose_recurrence(stack, "quick")
-    with caplog.at_level(logging.INFO):
-        for _ in range(2):
-            settings.set_recurrence(stack, settings.Recurrence("auto"))
-    assert caplog.messages == [
-        "--recurrence auto takes fused for GRU", "--recurrence auto takes naive for Clockwork"
-    ]  # fmt: skip
+    for gpu, graphs in ((False, ""), (True, ", on a GPU as CUDA graphs")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        settings.announced.clear()
+        caplog.clear()
+        with caplog.at_level(logging.INFO):
+            for _ in range(2):
+                settings.set_recurrence(stack, settings.Recurrence("auto"))
+        assert caplog.messages == [
+            f"--recurrence auto takes fused for GRU{graphs}", "--recurrence auto takes naive for Clockwork"
+        ]  # fmt: skip
     assert RECURRENCES == ("auto", "naive", "fused", "triton")
 
 
