@@ -38,7 +38,8 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   the curve of a training, the machine, the versions and the commit.
 - **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
 - **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. Only
-  *100 %, paper* can be held against the paper's number.
+  *100 %, paper* can be held against the paper's number, and where a paper leaves settings open (rates, decay, epochs:
+  above all H16 and T16, see [Schedules](#schedules)) that too is of choices of ours.
   - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
     [Schedules](#schedules).
   - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours.
