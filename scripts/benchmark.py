@@ -16,8 +16,9 @@ table, saves JSON (all samples) and a chart in ``--output``.
 
 Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
 ``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it
-held before it (parameters, inputs); on CUDA ``torch.cuda.max_memory_allocated`` likewise. Of ``fairseq-train`` it is
-``ru_maxrss`` of the whole process. The floor is described in ``benchmarking/floor.py``.
+held before it (parameters, inputs); on CUDA that of ``torch.cuda.max_memory_allocated`` during the second to the fifth,
+in which what ``auto`` records is made. Of ``fairseq-train`` it is ``ru_maxrss`` of the whole process. The floor is
+described in ``benchmarking/floor.py``.
 
 ``generation`` is ``fairseq-generate``'s own way with models of random weights (``measure_generation`` in
 ``benchmarking/measure.py``). "a token, 200 / 20" is the time of a token of a text of 200 over that of one of 20: 1

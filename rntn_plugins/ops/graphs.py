@@ -10,6 +10,10 @@ as ever.
 A graph is of one shape, and made when that has come up :data:`OFTEN` times with none free. Where rows are of different
 lengths, every step looks which of them are at their end, so that the lengths may change. Within a graph a cell's kernel
 is its twin of Triton's, where these work.
+
+While a graph is being made, no other thread may record one or draw random numbers on that GPU. What else frees the
+workspaces of cuBLAS (``torch.compile(mode="reduce-overhead")`` does) must not be in one process with graphs:
+``--recurrence fused`` has none.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import types
 from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Sequence, Tuple, Type
 
 import torch
@@ -30,7 +35,11 @@ logger = logging.getLogger(__name__)
 OFTEN = 3
 MOST = 256  # graphs there are at most
 SHARE = 8  # of a GPU's memory they take no more than this part
+SEGMENTS = 22 * 2**20  # bytes that the memory of a graph may be larger than what lies in it
+LARGE = 2**26  # bytes of an input (weights, mostly) that are too many to copy for each sequence
+STALE = 10_000  # a graph that has not been taken for as many sequences gives way to another
 SHAPES = 4096  # that are counted, before the counts begin anew
+NEVER = -(2**62)  # the count of a shape that is not to have one
 
 
 def as_asked(how: str, device: torch.device) -> ContextManager[None]:
@@ -48,6 +57,12 @@ def as_asked(how: str, device: torch.device) -> ContextManager[None]:
 
 #: where what is to be replayed on a stream is recorded
 _aside: Dict[Tuple[torch.device, int], torch.cuda.Stream] = {}
+#: torch 2.8 has it
+_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+
+
+def on(device: torch.device) -> ContextManager[None]:
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 
 
 def stream_of(device: torch.device) -> int:
@@ -55,56 +70,87 @@ def stream_of(device: torch.device) -> int:
 
 
 def usable() -> bool:
-    """Whether graphs can be made and replayed now: not while others record one, and not where hooks are to see what is
-    saved for the backward pass (as those that compute it again)."""
-    hooked = torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
-    return not hooked and not torch.cuda.is_current_stream_capturing()
+    """Whether graphs can be made and replayed on the current device now: not while others record one, and not where
+    hooks are to see what is saved for the backward pass (as those that compute it again), or may be, for all torch says
+    before 2.8."""
+    return _hooks is not None and _hooks(True) is None and not torch.cuda.is_current_stream_capturing()
 
 
-def rehearse(work: Callable[[], Any], device: torch.device) -> None:
-    """Do *work* where it will be recorded: libraries load and compilers run before that."""
+def settings_of_torch() -> tuple:
+    """Those that change what an operation launches."""
+    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9
+    return precision or torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+
+
+def rehearse(work: Callable[[], Any], device: torch.device) -> Any:
+    """Do *work* where it will be recorded, and return what it does: libraries load and compilers run before that."""
     current = torch.cuda.current_stream(device)
     aside = _aside.setdefault((device, current.cuda_stream), torch.cuda.Stream(device))
     aside.wait_stream(current)
     with torch.cuda.stream(aside):
-        work()
+        result = work()
     current.wait_stream(aside)
+    return result
 
 
-def record(work: Callable[[], Any], device: torch.device, pool: Optional[tuple]) -> tuple:
+def new_pool() -> tuple:
+    """Memory for recordings that belong together."""
+    return torch.cuda.graph_pool_handle()
+
+
+def record(work: Callable[[], Any], device: torch.device, pool: tuple) -> tuple:
     """Record what *work* launches, after :func:`rehearse`.
 
-    Args:
-        pool: the memory of an earlier recording, which this one reads.
     Returns:
-        what launches it again; what *work* returned, whose tensors that fills again; the memory.
+        what launches it again, and what *work* returned, whose tensors that fills again.
     """
-    graph = torch.cuda.CUDAGraph()
-    aside = _aside[device, stream_of(device)]
-    with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
-        result = work()
-    return graph.replay, result, graph.pool()
+    graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
+    aside = _aside[device, current.cuda_stream]
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=aside, capture_error_mode="thread_local"):
+            result = work()
+    except Exception:
+        torch.cuda.set_stream(current)  # torch leaves these three as they are while it records
+        with contextlib.suppress(Exception):
+            torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
+        with contextlib.suppress(Exception):
+            generator = torch.cuda.default_generators[torch.cuda.current_device()]
+            generator.graphsafe_set_state(generator.clone_state())
+        raise
+    return graph.replay, result
 
 
-def memory(device: torch.device) -> Tuple[int, int]:
-    """Bytes in use, and all there are."""
-    return torch.cuda.memory_allocated(device), torch.cuda.get_device_properties(device).total_memory
+def allocated(device: torch.device) -> int:
+    return torch.cuda.memory_allocated(device)
+
+
+def total_memory(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 # ---- recordings ------------------------------------------------------------------------------------------------------
 
+NO_CONTAINERS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
 
 def tensors_in(value: Any, seen: Optional[set] = None) -> Iterator[Tensor]:
-    """All tensors in a container, or an object of this package."""
+    """All tensors in a container, or in the attributes of an object."""
     seen = set() if seen is None else seen
     if isinstance(value, Tensor):
         yield value
-    elif id(value) not in seen:
+    elif id(value) not in seen and not isinstance(value, NO_CONTAINERS):
         seen.add(id(value))
-        ours = type(value).__module__.startswith("rntn_plugins.")
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-        for part in list(vars(value).values()) if ours and hasattr(value, "__dict__") else list(parts):
+        for part in [*parts, *getattr(value, "__dict__", {}).values()]:
             yield from tensors_in(part, seen)
+
+
+class NoRoom(Exception):
+    """There is no memory for it."""
+
+
+class NotRehearsed(Exception):
+    """It fails before anything is recorded; the cause says how."""
 
 
 class Loops:
@@ -116,6 +162,11 @@ class Loops:
         tensors: inputs, *count* of them, and the carry, as the next ones will be.
         lengths: of rows ``[B]``, if they differ.
         keep: whether a backward pass will follow.
+        room: bytes it may take.
+
+    Raises:
+        NoRoom: it would take more, or there are not as many.
+        NotRehearsed: the kernel fails.
     """
 
     def __init__(
@@ -126,19 +177,31 @@ class Loops:
         lengths: Optional[Tensor],
         count: int,
         keep: bool,
+        room: int,
     ) -> None:
         self.kernel, self.settings, self.count, self.keep = kernel, settings, count, keep
-        self.free = True
+        self.free, self.last = True, 0
         device = tensors[0].device
         with torch.inference_mode(False), torch.no_grad():
-            self.tensors = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
-            self.lengths = None if lengths is None else torch.empty_like(lengths).copy_(lengths)
-            rehearse(self.both_ways, device)
-            self.replay, (self.ahead, self.final), pool = record(self.way, device, None)
+            before = allocated(device)
+            try:
+                self.tensors = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
+                self.lengths = None if lengths is None else torch.empty_like(lengths).copy_(lengths)
+                rehearsed = rehearse(self.both_ways, device)
+            except torch.cuda.OutOfMemoryError as error:
+                raise NoRoom from error
+            except Exception as error:
+                raise NotRehearsed from error
+            self.bytes = max(0, allocated(device) - before) + SEGMENTS
+            del rehearsed
+            if self.bytes > room:
+                raise NoRoom
+            pool = new_pool()
+            self.replay, (self.ahead, self.final) = record(self.way, device, pool)
             self.outputs = self.ahead.outputs
             if keep:
                 self.d_outputs, *self.d_final = (torch.zeros_like(each) for each in (self.outputs, *self.final))
-                self.replay_back, (self.behind, self.d_carry), _ = record(
+                self.replay_back, (self.behind, self.d_carry) = record(
                     lambda: self.way_back(self.ahead, self.d_outputs, self.d_final), device, pool
                 )
         if keep:
@@ -166,10 +229,13 @@ class Loops:
             setattr(kernel, name, getattr(ahead, name))
         return kernel, kernel.backward(d_outputs, d_final, self.ragged())
 
-    def both_ways(self) -> None:
+    def both_ways(self) -> list:
+        """All that is made on them."""
         ahead, final = self.way()
-        if self.keep:
-            self.way_back(ahead, torch.zeros_like(ahead.outputs), [torch.zeros_like(each) for each in final])
+        if not self.keep:
+            return [ahead, final]
+        d_outputs, *d_final = (torch.zeros_like(each) for each in (ahead.outputs, *final))
+        return [ahead, final, d_outputs, d_final, self.way_back(ahead, d_outputs, d_final)]
 
     def copied(self, tensor: Optional[Tensor]) -> Optional[Tensor]:
         """A gradient, in memory that the next replay leaves alone."""
@@ -198,10 +264,6 @@ class Loops:
             return [*map(self.copied, kernel.finish()), *(each.clone() for each in self.d_carry)]
 
 
-def on(device: torch.device) -> ContextManager[None]:
-    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
-
-
 class Taken:
     """Loops in the hands of one sequence, until this object is gone."""
 
@@ -213,13 +275,33 @@ class Taken:
         self.loops.free = True
 
 
+def recordable(kernel: Type[Kernel]) -> bool:
+    """Whether its loops launch the same whatever the values are: those of this package do, others say so
+    (:attr:`Kernel.recordable`, which classes do not inherit)."""
+    return kernel.__module__.startswith("rntn_plugins.ops.") or vars(kernel).get("recordable", False)
+
+
+def twinned(kernel: Type[Kernel], settings: tuple, device: torch.device) -> Tuple[Type[Kernel], tuple]:
+    """A kernel by Triton where it, or the one that it steps (its first setting), has a twin."""
+    if settings and isinstance(settings[0], type) and issubclass(settings[0], Kernel):
+        return kernel, (twin_on(settings[0], device), *settings[1:])
+    return twin_on(kernel, device), settings
+
+
+def first_cause(error: BaseException) -> str:
+    """What went wrong first: what is raised while a recording fails says little."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
 class Library:
     """All recordings."""
 
     def __init__(self) -> None:
         self.found: Dict[tuple, List[Loops]] = {}
         self.missed: Dict[tuple, int] = {}
-        self.bytes: Dict[torch.device, int] = {}
+        self.sequences = 0
         self.broken = False
         self.lock = threading.RLock()
 
@@ -233,49 +315,77 @@ class Library:
         keep: bool,
     ) -> Optional[Taken]:
         """Loops of these shapes that are free; ``None``: there are none, or not yet."""
-        if self.broken or not kernel.recordable or not usable():
-            return None
         device = tensors[0].device
-        shapes = ((each.shape, each.dtype) for each in (*tensors, *([] if lengths is None else [lengths])))
-        key = (kernel, settings, keep, count, device, stream_of(device), *shapes)
-        with self.lock:
-            for loops in self.found.get(key, ()):
-                if loops.free:
-                    loops.free = False
-                    return Taken(loops)
-            self.missed = {} if len(self.missed) > SHAPES else self.missed
-            self.missed[key] = self.missed.get(key, 0) + 1
-            if self.missed[key] < OFTEN or not self.has_room(device):
+        with on(device):
+            if self.broken or not recordable(kernel) or not usable():
                 return None
-            loops = self.add(key, Loops, (twin_on(kernel, device), settings, tensors, lengths, count, keep))
-            if loops is None:
-                return None
-            loops.free = False
-            return Taken(loops)
+            shapes = ((each.shape, each.dtype) for each in (*tensors, *([] if lengths is None else [lengths])))
+            key = (kernel, settings, keep, count, device, stream_of(device), settings_of_torch(), *shapes)
+            with self.lock:
+                self.sequences += 1
+                loops = next((loops for loops in self.found.get(key, ()) if loops.free), None)
+                if loops is None and self.wanted(key, tensors):
+                    loops = self.made(key, kernel, settings, tensors, lengths, count, keep)
+                if loops is None:
+                    return None
+                loops.free, loops.last = False, self.sequences
+                return Taken(loops)
 
-    def has_room(self, device: torch.device) -> bool:
-        number = sum(map(len, self.found.values()))
-        return number < MOST and self.bytes.get(device, 0) * SHARE < memory(device)[1]
+    def wanted(self, key: tuple, tensors: Sequence[Tensor]) -> bool:
+        """Whether a recording is to be made for a sequence that found none."""
+        if len(self.missed) > SHAPES:
+            self.missed.clear()
+        self.missed[key] = self.missed.get(key, 0) + 1
+        if any(each.numel() * each.element_size() > LARGE for each in tensors):
+            self.missed[key] = NEVER
+        return self.missed[key] >= OFTEN
 
-    def add(self, key: tuple, make: Callable[..., Loops], given: tuple) -> Optional[Loops]:
-        """New loops; where they cannot be made, none are from then on."""
-        device = given[2][0].device
-        before = memory(device)[0]
-        try:
-            with on(device):
-                loops = make(*given)
-        except Exception as error:  # of CUDA, its libraries and compilers: without graphs there still is a way
-            self.broken = True
-            first = next(iter(str(error).splitlines()), "")
-            logger.warning(f"no CUDA graphs, --recurrence auto goes without: {type(error).__name__}: {first}")
+    def room(self, device: torch.device) -> int:
+        """Bytes for one more."""
+        ours = [loops for each in self.found.values() for loops in each]
+        taken = sum(loops.bytes for loops in ours if loops.tensors[0].device == device)
+        return total_memory(device) // SHARE - taken if len(ours) < MOST else 0
+
+    def made(self, key, kernel, settings, tensors, lengths, count, keep) -> Optional[Loops]:
+        """New loops, if they can be; where recording them fails, none are from then on."""
+        device = tensors[0].device
+        self.drop(lambda loops: loops.free and self.sequences - loops.last > STALE)
+        room = self.room(device)
+        if room < SEGMENTS:
             return None
-        self.bytes[device] = self.bytes.get(device, 0) + max(0, memory(device)[0] - before)
-        self.missed[key] = 0
-        self.found.setdefault(key, []).append(loops)
-        return loops
+        ways = list(dict.fromkeys([twinned(kernel, settings, device), (kernel, settings)]))
+        while ways:
+            (kernel, settings), *ways = ways
+            try:
+                loops = Loops(kernel, settings, tensors, lengths, count, keep, room)
+            except NoRoom:
+                break
+            except NotRehearsed as error:
+                if ways:
+                    logger.warning(f"no Triton in CUDA graphs of {kernel.__name__}: {first_cause(error)}")
+            except Exception as error:
+                self.broken = True
+                logger.warning(f"no CUDA graphs, --recurrence auto goes without: {first_cause(error)}")
+                return None
+            else:
+                self.missed[key] = 0
+                self.found.setdefault(key, []).append(loops)
+                return loops
+        self.missed[key] = NEVER
+        return None
+
+    def drop(self, which: Callable[[Loops], bool]) -> None:
+        found = {key: [loops for loops in each if not which(loops)] for key, each in self.found.items()}
+        self.found = {key: each for key, each in found.items() if each}
 
 
 _library = Library()
+
+
+def release() -> None:
+    """Give back the memory of all recordings that no sequence has taken."""
+    with _library.lock:
+        _library.drop(lambda loops: loops.free)
 
 
 def take(

@@ -118,9 +118,10 @@ class Occurrences:
         """The gradient of a stack, from those of the products U h ``[T·B, H]`` and the vectors h ``[T·B, H]``.
 
         On a GPU a dense one is a sum of outer products, some rows at a time: many products of a few rows each are
-        many launches, and the host would have to wait for their sizes.
+        many launches, and the host would have to wait for their sizes. The order of the sum is not the same every time
+        there, unless torch is told to be deterministic, which takes the products.
         """
-        if d.is_cuda and not self.sparse:
+        if d.is_cuda and not self.sparse and not torch.are_deterministic_algorithms_enabled():
             return self.of_outer_products(d, h)
         found, _, sizes = self.counted
         order = self.index.argsort()
@@ -138,11 +139,13 @@ class Occurrences:
         return self.rows(values) if self.sparse else values
 
     def of_outer_products(self, d: Tensor, h: Tensor) -> Tensor:
-        total = d.new_zeros(self.count, d.size(1), h.size(1))
-        block = max(1, OUTER // max(1, total[0].numel()))
+        """As :meth:`of_matrices`; half precision is summed in single."""
+        wide = torch.float64 if d.dtype == torch.float64 else torch.float32
+        total = d.new_zeros(self.count, d.size(1), h.size(1), dtype=wide)
+        block = max(1, OUTER // max(1, d.size(1) * h.size(1)))
         for index, d_part, h_part in zip(self.index.split(block), d.split(block), h.split(block)):
-            total.index_add_(0, index, d_part.unsqueeze(2) * h_part.unsqueeze(1))
-        return total
+            total.index_add_(0, index, d_part.to(wide).unsqueeze(2) * h_part.to(wide).unsqueeze(1))
+        return total.to(d.dtype)
 
     def rows(self, values: Tensor) -> Tensor:
         """*values* ``[U, ...]`` as the rows that occurred of a sparse tensor ``[K, ...]``."""

@@ -65,8 +65,9 @@ class Kernel:
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
-        recordable: whether its loops launch the same operations whatever the values are (of lengths too, if the
-            shortest is said to be 0).
+        recordable: for kernels from elsewhere to set, each in its own class: whether the loops launch the same
+            operations on the same memory whatever the values are (those of lengths, with a shortest of 0, as well), and
+            ask the host nothing, so that :mod:`~rntn_plugins.ops.graphs` may record them. Those of this package do.
         inputs: tensors ``[T, B, ...]`` and weights, in an order of the kernel's own.
         steps: T.
         states: for every carried tensor a list of T + 1 tensors: ``states[i][t]`` is its value before step t.
@@ -77,7 +78,7 @@ class Kernel:
     unread: Sequence[int] = (0,)
     output_is_state = True
     adds_d_output = False
-    recordable = True
+    recordable = False
 
     inputs: Sequence[Optional[Tensor]]
     steps: int

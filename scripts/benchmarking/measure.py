@@ -363,12 +363,16 @@ def measure(spec: dict) -> dict:
 
 
 def measure_here(spec: dict) -> dict:
-    """As :func:`measure`, and what it took is free again for the next (but for ``torch.compile``'s caches)."""
+    """As :func:`measure`, and what it took is free again for the next."""
     import torch
 
     torch.set_num_threads(spec["threads"])
     found = measure(spec)
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     gc.collect()
+    if "rntn_plugins.ops.graphs" in sys.modules:
+        sys.modules["rntn_plugins.ops.graphs"].release()
     if spec["device"] == "cuda":
         torch.cuda.empty_cache()
     return found

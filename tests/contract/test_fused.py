@@ -47,11 +47,11 @@ def make(name: str, options: dict, input_size: int, hidden_size: int) -> Recurre
     return layer
 
 
-def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use, distinct=0):
+def evaluate(layer: Recurrent, how: str, steps: int, batch: int, lengths, use, distinct=0, seed=2):
     """Outputs, final carry and the gradients of x, initial carry and parameters of a random function of what *use*
     names; with so many *distinct* inputs, if any number is given."""
     layer.recurrence = how
-    random = torch.Generator().manual_seed(2)
+    random = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
         return torch.randn(*shape, generator=random, dtype=layer.cell.zeros(1).dtype)

@@ -204,3 +204,18 @@ def test_gradients_of_matrices_by_outer_products(monkeypatch):
     occurrences = Occurrences(torch.tensor([[4, 1], [1, 7], [0, 4], [4, 4]]), 9, False)
     d, h = torch.randn(8, 3, dtype=torch.float64), torch.randn(8, 5, dtype=torch.float64)
     torch.testing.assert_close(occurrences.of_outer_products(d, h), occurrences.of_matrices(d, h))
+    half = (each.bfloat16() for each in (d, h))
+    found = occurrences.of_outer_products(*half)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.double(), occurrences.of_matrices(d, h), rtol=0.02, atol=0.02)
+
+
+def test_half_precision_is_summed_in_single():
+    """700 times 1/256 in bfloat16 would stop at 1."""
+    occurrences, ones = Occurrences(torch.zeros(700, 1, dtype=torch.long), 1, False), torch.ones(700, 1)
+    total = torch.zeros(1, 1, 1, dtype=torch.bfloat16)
+    for _ in range(700):
+        total += 1 / 256
+    assert total.item() == 1
+    (found,) = occurrences.of_outer_products(ones.bfloat16(), ones.bfloat16() / 256).flatten().tolist()
+    assert found == pytest.approx(700 / 256, rel=0.01)
