@@ -2,8 +2,10 @@
 Compared are test scores, or what validation said after every epoch or the first.
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
-(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. A model of counts is no
-training: it is beaten by whatever is better, and beats what was trained as in the paper.
+(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. By the paper's schedule
+the better one may also have been trained for less: what the other had by then validated no better than what is scored
+of it, the best of its checkpoints. Validations are compared of the epochs that both have. A model of counts is no training: it is
+beaten by whatever is better, and beats what was trained as in the paper.
 """
 
 from __future__ import annotations
@@ -99,6 +101,8 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
     paired = all(same_seed(manifest, *pair) for pair in pairs)
     mixed = paired and held != (len(pairs) if holds else 0)
     said = in_words(holds, held, len(pairs), paired, "median" if metric == "seconds" else "seed")
+    if not any(of_counts(manifest, *pair) or ruled(*pair) or not ahead_by_less(claim, *pair) for pair in pairs):
+        said += ", by less training"
     better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
     if metric == "seconds" and not clear(claim, better, worse, holds):
         return None, "the rounds of the measurement differ by more than the two times"
@@ -157,7 +161,7 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     then of the second best and so on."""
     sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if numbers(claim, each, flags)]
              for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
-    found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, one, other)]
+    found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, claim, one, other)]
     found = [pair for pair in found if same_seed(manifest, *pair)] or found
     groups: List[List[Pair]] = []
     for best in sorted(found, key=lambda pair: min(map(rank, trained(manifest, *pair) or pair)), reverse=True):
@@ -169,7 +173,7 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     return groups
 
 
-def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
+def comparable(manifest: Manifest, claim: Dict[str, Any], one: Result, other: Result) -> bool:
     """Whether two results may show which model is better."""
     if of_counts(manifest, one, other):  # its epoch is none of training
         return all(each.complete for each in (one, other) if of_counts(manifest, each))
@@ -177,9 +181,22 @@ def comparable(manifest: Manifest, one: Result, other: Result) -> bool:
         return False
     if near(one.epochs, other.epochs):
         return True
-    lengths = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
-    same = len({(length.epochs, length.updates) for length in lengths}) == 1
+    schedules = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
+    same = len({(schedule.epochs, schedule.updates) for schedule in schedules}) == 1
+    if same and schedules[0].train == schedules[1].train and ("epochs" in claim or ahead_by_less(claim, one, other)):
+        return True
     return ruled(one, other) and (one.kind == "paper" or same)
+
+
+def ahead_by_less(claim: Dict[str, Any], one: Result, other: Result) -> bool:
+    """Whether the better of two that the paper's schedule trained has had clearly fewer epochs, after which the other,
+    scored by the best checkpoint of more, was no better; no claim of nearness or of the end is decided that way."""
+    if one.kind != "paper" or signed(claim) or {"within", "at_end", "epochs"} & set(claim):
+        return False
+    values = one.value(claim["evaluate"]), other.value(())
+    if None in values or values[0] == values[1] or near(one.epochs, other.epochs):
+        return False
+    return agrees(claim, *values, METRICS[one.metric][1]) == (one.epochs < other.epochs)
 
 
 def set_apart(manifest: Manifest, one: Result, other: Result) -> bool:

@@ -48,23 +48,26 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Parameters** are counted in our model."""
 DAGGER = "- **†**: trained with other flags than the recipe has now ([Schedules](#schedules)); counts in claims too."
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them; and of the same seeds where there are such. A model of counts needs no
-training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
-trained as in the paper. Scored is the checkpoint that validates best, which may be of an earlier epoch; a claim about
-epochs is of what validation said at their ends, one about every epoch of two at least. A claim with ≤ or ≥ also holds
-where the two are equal within 0.5 %, or within what it says: that bound, a share of the second number, is ours where
-a paper calls two numbers close. The others are of any difference, however small: with one seed it may be chance. A
-claim of times is decided where all rounds of the measurement say the same, the slowest of the one and the fastest of
-the other too. *Where*: the place in the paper; some comparisons stand in its tables alone, not in its text. *Open*: not
-measured, never trained alike, not trained to the end where that is what the claim is of, or times that are too near."""
+end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint that
+validates best, which may be of an earlier epoch. By the paper's schedule the one that is ahead may have had fewer epochs
+(*by less training*): after as many, the other had validated no better than what is scored of it. A model of counts needs
+no training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
+trained as in the paper. A claim about epochs is of what validation said at the ends of those that both have, one about
+every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what it says:
+that bound, a share of the second number, is ours where a paper calls two numbers close. The others are of any
+difference, however small: with one seed it may be chance. A claim of times is decided where all rounds of the
+measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in the paper; some
+comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not trained to the end
+where that is what the claim is of, or times that are too near."""
 HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model is
 less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how far
 ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test perplexities
 (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing;
 *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's
-two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them, but two
-lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds had that
-one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
+two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them or the one
+ahead has less (*by less training*), but two lines may differ: compare within a line. *Trained for N epochs*: by a
+shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling,
+and text8: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

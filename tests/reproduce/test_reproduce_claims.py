@@ -113,9 +113,43 @@ def test_a_shorter_training_that_says_nothing_yet_is_not_told(manifest, rows):
 def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
     result(rows, "rntn", 90.0, "paper", epochs=14.0, stopped="rule", of_paper=1.0)
     result(rows, "gru", 97.0, "paper", epochs=30.0)
-    assert verdict(manifest, rows).holds is True
-    result(rows, "gru", 97.0, "paper", epochs=20.0, **partial())
+    assert verdict(manifest, rows).said == "holds, 1 of 1 seed"
+    result(rows, "gru", 89.0, "paper", epochs=20.0, **partial())
     assert verdict(manifest, rows).holds is None
+
+
+@pytest.mark.parametrize("better, worse, said", [
+    ((90.0, 14.0), (97.0, 20.0), "holds, 1 of 1 seed, by less training"),
+    ((98.0, 20.0), (97.0, 14.0), "does not hold, 0 of 1 seed, by less training"),
+    ((90.0, 20.0), (97.0, 14.0), "open: never trained alike"),
+    ((98.0, 14.0), (97.0, 20.0), "open: never trained alike"),
+    ((97.0, 14.0), (97.0, 20.0), "open: never trained alike"),
+    ((90.0, 19.9), (97.0, 20.0), "holds, 1 of 1 seed"),
+])  # fmt: skip
+def test_the_one_ahead_may_be_trained_for_less(manifest, rows, better, worse, said):
+    """By the paper's schedule, where it is the same for both; and not of claims about nearness or about the end."""
+    for run, (value, epochs) in (("rntn", better), ("gru", worse)):
+        result(rows, run, value, "paper", epochs=epochs, **partial())
+    assert verdict(manifest, rows).said == said
+    claim = manifest.claims[0]
+    if "less" in said:
+        for more in ({"within": 0.01, "text": "rntn near gru"}, {"at_end": True}, {"text": "GRURNTN <= GRU"}):
+            assert judge(manifest, report.Results(rows), {**claim, **more}).holds is None
+        for run, (value, epochs) in (("rntn", better), ("gru", worse)):
+            (rows / f"{run}.paper.seed1.json").unlink()
+            result(rows, run, value, "medium", epochs=epochs / 10, **partial())
+        assert verdict(manifest, rows).said == "open: never trained alike"
+
+
+def test_what_less_training_decided_in_the_table(manifest, rows):
+    """A seed that both have by a shorter training is told beside it."""
+    for run, value, epochs in (("rntn", 90.0, 14.0), ("gru", 97.0, 20.0)):
+        result(rows, run, value, "paper", epochs=epochs, **partial())
+        for seed in (1, 2):
+            result(rows, run, value + 20, seed=seed)
+    said = line(page_of(manifest, rows), "GRURNTN < GRU", "Table 1")
+    assert said[4] == "holds, 1 of 1 seed, by less training; trained for 3 epochs: holds, 2 of 2 seeds"
+    assert "14 epochs, partial" in said[3] and "20 epochs, partial" in said[3] and "not compared" not in said[3]
 
 
 def test_different_seeds_if_there_are_no_others(manifest, rows):
@@ -304,7 +338,19 @@ def test_claims_about_epochs_that_nothing_is_known_of(rows, judged):
     result(rows, "gru", 1.0, curve=[], epochs=1.0)
     assert judged("first").said == "open: no validation after the first epoch"
     result(rows, "gru", 1.0, **course(310.0, 210.0))
-    assert judged("first").said == "open: never trained alike"
+    assert judged("first").said == "holds, 1 of 1 seed"  # of the first both have had the same
+
+
+def test_claims_about_the_epochs_that_both_have(manifest, rows, judged):
+    """Of however many the schedule is the same until then; not where the two have different ones."""
+    result(rows, "rntn", 1.0, **course(300.0, 200.0))
+    result(rows, "gru", 1.0, **course(310.0, 210.0, 100.0))
+    assert judged().said == "holds, 1 of 1 seed" and judged().better.mean == 200.0
+    assert list(judged().curves[1]) == [1, 2]
+    full = manifest.runs["gru"].schedule
+    other = replace(full, short=replace(full.short, train=(*full.short.train, "--lr", "9")))
+    manifest.runs["gru"] = replace(manifest.runs["gru"], schedule=other)
+    assert judged().said == "open: never trained alike"
 
 
 def test_claims_about_epochs_of_what_diverged(rows, judged):
