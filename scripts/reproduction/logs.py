@@ -99,7 +99,7 @@ def epochs_done(points: List[dict], log: str) -> float:
     length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
     if length:
         return points[-1]["updates"] / int(length[1])
-    if len(points) == 1 and re.search(STOPS["budget"], log):
-        return 0.0
+    if points[-1]["updates"] == points[0]["updates"] and re.search(STOPS["budget"], log):
+        return 0.0  # not to the end of the first
     ended = points[0]["updates"] / points[0]["epoch"]
     return points[-1]["updates"] / ended

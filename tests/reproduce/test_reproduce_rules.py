@@ -170,6 +170,10 @@ def test_progress_of_a_training(place, capsys):
     assert reproduce.progress(training) == (0, "13 updates, 25 % of the schedule")
     log.write_text(log.read_text() + VALIDATED.format(1, 26))
     assert reproduce.progress(training) == (1, "26 updates, 50 % of the schedule; validation: ppl 7.5")
+    stopped = "Stopping training due to cumulative_training_time: 0.1 > stop_time_hours: 0.1 hour(s)\n"
+    log.write_text(stopped + VALIDATED.format(1, 6))  # before the first line about its updates
+    assert reproduce.progress(training) == (1, "6 updates, 0 % of the schedule; validation: ppl 7.5")
+    log.write_text(VALIDATED.format(1, 26))
     assert reproduce.main(["status", "one"]) == 0
     assert "begun, 26 updates, 50 % of the schedule; validation: ppl 7.5; run it again" in capsys.readouterr().out
 
