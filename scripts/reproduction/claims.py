@@ -2,10 +2,10 @@
 Compared are test scores, or what validation said after every epoch or the first.
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
-(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. By the paper's schedule
-the better one may also have been trained for less: what the other had by then validated no better than what is scored
-of it, the best of its checkpoints. Validations are compared of the epochs that both have. A model of counts is no training: it is
-beaten by whatever is better, and beats what was trained as in the paper.
+(within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. Of two that the paper's
+schedule trained for unlike lengths validation is compared, after the last epoch that both have; whatever it says, so
+that a model whose epochs take longer is neither better nor worse off. A model of counts is no training: it is beaten by
+whatever is better, and beats what was trained as in the paper.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduction.manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, wanted
+from reproduction.manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, is_flag, wanted
 from reproduction.results import Measured, Result, Results, alike, measured, near, rank, ruled
 
 EVERY = 2  # epochs at least that a claim about every epoch is judged by
+LAST = "last"  # the epochs of a claim about test scores where trainings of unlike lengths are judged by validation
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
 Pair = Tuple[Result, Result]
 
@@ -75,15 +76,15 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
     shown = [results.shown(claim[name], flags) for name, flags in zip(("better", "worse"), (claim["evaluate"], ()))]
     reason = None
     groups = compared(manifest, results, claim)
-    for place, pairs in enumerate(groups):
-        found, reason = decided(manifest, claim, pairs)
+    for place, (of, pairs) in enumerate(groups):
+        found, reason = decided(manifest, of, pairs)
         if found is None:
             continue
         sides = zip(shown, (found.better, found.worse))
         longer = (best for best, side in sides if best and best.share > 1.01 * side.share)
-        others = (decided(manifest, claim, later)[0] for later in groups[place + 1 :])
+        others = (decided(manifest, *later)[0] for later in groups[place + 1 :])
         shorter = next((other for other in others if other and other.seeds > found.seeds), None)
-        return replace(found, longer=tuple(longer), shorter=shorter)
+        return replace(found, claim=claim, longer=tuple(longer), shorter=shorter)
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
 
@@ -101,8 +102,6 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
     paired = all(same_seed(manifest, *pair) for pair in pairs)
     mixed = paired and held != (len(pairs) if holds else 0)
     said = in_words(holds, held, len(pairs), paired, "median" if metric == "seconds" else "seed")
-    if not any(of_counts(manifest, *pair) or ruled(*pair) or not ahead_by_less(claim, *pair) for pair in pairs):
-        said += ", by less training"
     better, worse = (measured(side, flags) for side, flags in zip(sides, scored))
     if metric == "seconds" and not clear(claim, better, worse, holds):
         return None, "the rounds of the measurement differ by more than the two times"
@@ -110,7 +109,11 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         last = max(curves[0])
         better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
                          for side in (better, worse))  # fmt: skip
-        said += "" if holds else f", not after epoch {fails(claim, curves, lower)[0]}"
+        if claim["epochs"] == LAST:
+            said += f", in validation after epoch {last}"
+            curves = [{last: curve[last]} for curve in curves]
+        elif not holds:
+            said += f", not after epoch {fails(claim, curves, lower)[0]}"
     curves = curves if "epochs" in claim else []
     return Judged(claim, better, worse, holds, said, curves=tuple(curves), mixed=mixed), None
 
@@ -130,7 +133,8 @@ def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> D
     known, whole = result.validations, math.floor(result.epochs + 0.01)
     if claim["epochs"] == "first":
         return {1: known[1]} if 1 in known else {}
-    return known if whole >= EVERY and set(known) == set(range(1, whole + 1)) else {}
+    enough = whole >= (1 if claim["epochs"] == LAST else EVERY)
+    return known if enough and set(known) == set(range(1, whole + 1)) else {}
 
 
 def shared(curves: Sequence[Dict[int, float]]) -> List[Dict[int, float]]:
@@ -151,20 +155,31 @@ def agree(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool
 
 
 def fails(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool) -> List[int]:
-    """The epochs, of those that both have, after which they are not."""
+    """The epochs, of those that both have (or of these the last), after which they are not."""
     one, other = shared(curves)
-    return [epoch for epoch in one if not agrees(claim, one[epoch], other[epoch], lower)]
+    epochs = list(one)[-1 if claim.get("epochs") == LAST else 0 :]
+    return [epoch for epoch in epochs if not agrees(claim, one[epoch], other[epoch], lower)]
 
 
-def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
-    """The pairs that may be compared, of equal seeds if there are such: all of the kind and share of the best pair,
-    then of the second best and so on."""
+def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[Tuple[Dict[str, Any], List[Pair]]]:
+    """The pairs that may be compared, those trained furthest first, and what is judged of them: the claim, or that of
+    validation after the last epoch that both have."""
+    groups = [(claim, pairs) for pairs in grouped(manifest, results, claim)]
+    if not {"epochs", "at_end"} & claim.keys() and not claim["evaluate"]:
+        by_validation = {**claim, "epochs": LAST}
+        groups += [(by_validation, pairs) for pairs in grouped(manifest, results, by_validation)]
+    return sorted(groups, key=lambda group: max(common_rank(manifest, *pair) for pair in group[1]), reverse=True)
+
+
+def grouped(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
+    """The pairs, of equal seeds if there are such: all of the kind and share of the best pair, then of the second best
+    and so on."""
     sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if numbers(claim, each, flags)]
              for name, flags in (("better", claim["evaluate"]), ("worse", ()))]  # fmt: skip
     found = [(one, other) for one in sides[0] for other in sides[1] if comparable(manifest, claim, one, other)]
     found = [pair for pair in found if same_seed(manifest, *pair)] or found
     groups: List[List[Pair]] = []
-    for best in sorted(found, key=lambda pair: min(map(rank, trained(manifest, *pair) or pair)), reverse=True):
+    for best in sorted(found, key=lambda pair: common_rank(manifest, *pair), reverse=True):
         if not any(best in group for group in groups):
             groups.append([pair for pair in found if alike(pair[0], best[0]) and alike(pair[1], best[1])])
     if claim.get("at_end") or any(of_counts(manifest, *pair) for pair in found):
@@ -173,30 +188,38 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     return groups
 
 
+def common_rank(manifest: Manifest, one: Result, other: Result) -> tuple:
+    """How far both of a pair were trained."""
+    return min(map(rank, trained(manifest, one, other) or (one, other)))
+
+
 def comparable(manifest: Manifest, claim: Dict[str, Any], one: Result, other: Result) -> bool:
     """Whether two results may show which model is better."""
+    last = claim.get("epochs") == LAST
     if of_counts(manifest, one, other):  # its epoch is none of training
-        return all(each.complete for each in (one, other) if of_counts(manifest, each))
+        return not last and all(each.complete for each in (one, other) if of_counts(manifest, each))
     if one.kind != other.kind or set_apart(manifest, one, other):
         return False
-    if near(one.epochs, other.epochs):
-        return True
-    schedules = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
-    same = len({(schedule.epochs, schedule.updates) for schedule in schedules}) == 1
-    if same and schedules[0].train == schedules[1].train and ("epochs" in claim or ahead_by_less(claim, one, other)):
-        return True
-    return ruled(one, other) and (one.kind == "paper" or same)
+    if last:
+        return one.kind == "paper" and not as_long(manifest, one, other) and one_schedule(manifest, one, other)
+    return as_long(manifest, one, other) or ("epochs" in claim and one_schedule(manifest, one, other))
 
 
-def ahead_by_less(claim: Dict[str, Any], one: Result, other: Result) -> bool:
-    """Whether the better of two that the paper's schedule trained has had clearly fewer epochs, after which the other,
-    scored by the best checkpoint of more, was no better; no claim of nearness or of the end is decided that way."""
-    if one.kind != "paper" or signed(claim) or {"within", "at_end", "epochs"} & set(claim):
-        return False
-    values = one.value(claim["evaluate"]), other.value(())
-    if None in values or values[0] == values[1] or near(one.epochs, other.epochs):
-        return False
-    return agrees(claim, *values, METRICS[one.metric][1]) == (one.epochs < other.epochs)
+def as_long(manifest: Manifest, one: Result, other: Result) -> bool:
+    """Whether both were trained for equally many epochs, or to the end, where a rule of stopping ended one."""
+    lengths = [manifest.runs[each.run].schedule.of(each.kind) for each in (one, other)]
+    same = len({(length.epochs, length.updates) for length in lengths}) == 1
+    return near(one.epochs, other.epochs) or (ruled(one, other) and (one.kind == "paper" or same))
+
+
+def one_schedule(manifest: Manifest, one: Result, other: Result) -> bool:
+    """Whether epoch by epoch both were trained in the same way, so far as flags of the schedule say."""
+    runs = [manifest.runs[each.run] for each in (one, other)]
+    schedules = [run.schedule.of(one.kind) for run in runs]
+    names = {part for schedule in schedules for part in schedule.train if is_flag(part)}
+    flags = [[flag for flag in wanted(run, one.kind) if flag.split()[0] in names] for run in runs]
+    lengths = [(schedule.epochs, schedule.updates) for schedule in schedules]
+    return one.metric != "seconds" and lengths[0] == lengths[1] and sorted(flags[0]) == sorted(flags[1])
 
 
 def set_apart(manifest: Manifest, one: Result, other: Result) -> bool:
@@ -241,7 +264,7 @@ def of_counts(manifest: Manifest, *sides: Result) -> bool:
 
 
 def same_seed(manifest: Manifest, one: Result, other: Result) -> bool:
-    """Whether nothing but the models differ; a model of counts is the same with every seed."""
+    """Whether the models differ, but not the seed; a model of counts is the same with every one."""
     return one.seed == other.seed or of_counts(manifest, one, other)
 
 

@@ -99,7 +99,8 @@ def epochs_done(points: List[dict], log: str) -> float:
     length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
     if length:
         return points[-1]["updates"] / int(length[1])
-    if points[-1]["updates"] == points[0]["updates"] and re.search(STOPS["budget"], log):
-        return 0.0  # not to the end of the first
-    ended = points[0]["updates"] / points[0]["epoch"]
+    ends = [one for one, after in zip(points, points[1:]) if after["epoch"] > one["epoch"]]
+    if not ends and re.findall("|".join(STOPS.values()), log)[-1:] == re.findall(STOPS["budget"], log)[-1:] != []:
+        return 0.0  # not known to have come to the end of the first
+    ended = ends[-1]["updates"] / ends[-1]["epoch"] if ends else points[0]["updates"] / points[0]["epoch"]
     return points[-1]["updates"] / ended

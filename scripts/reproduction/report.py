@@ -48,26 +48,27 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Parameters** are counted in our model."""
 DAGGER = "- **†**: trained with other flags than the recipe has now ([Schedules](#schedules)); counts in claims too."
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint that
-validates best, which may be of an earlier epoch. By the paper's schedule the one that is ahead may have had fewer epochs
-(*by less training*): after as many, the other had validated no better than what is scored of it. A model of counts needs
-no training: what is better than it already, by whatever schedule, is better; what is not stays open until it has been
-trained as in the paper. A claim about epochs is of what validation said at the ends of those that both have, one about
-every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what it says:
-that bound, a share of the second number, is ours where a paper calls two numbers close. The others are of any
-difference, however small: with one seed it may be chance. A claim of times is decided where all rounds of the
-measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in the paper; some
-comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not trained to the end
-where that is what the claim is of, or times that are too near."""
-HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model is
-less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how far
-ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test perplexities
-(characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP: dependency parsing;
-*xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's
-two ways to give words matrices. Both sides have one schedule and length, unless a rule of stopping ended them or the one
-ahead has less (*by less training*), but two lines may differ: compare within a line. *Trained for N epochs*: by a
-shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling,
-and text8: [Claims](#claims)."""
+end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
+that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths it
+is validation after the last epoch that both have (*in validation after epoch N*). A model of counts needs no training:
+what is better than it already, by whatever schedule, is better; what is not stays open until it has been trained as in
+the paper. A claim about epochs is of what validation said at the ends of those that both have, one about every epoch
+of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what it says: that
+bound, a share of the second number, is ours where a paper calls two numbers close. The others are of any difference,
+however small: with one seed it may be chance. A claim of times is decided where all rounds of the measurement say the
+same, the slowest of the one and the fastest of the other too. *Where*: the place in the paper; some comparisons stand
+in its tables alone, not in its text. *Open*: not measured, never trained alike, not trained to the end where that is
+what the claim is of, or times that are too near."""
+HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model
+is less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how
+far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
+perplexities (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP:
+dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
+r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule and length, unless a rule of
+stopping ended them; where the lengths differ, both numbers are of validation after the last epoch that both have (*in
+validation after epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training
+too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
+[Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
@@ -162,15 +163,20 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
     decided = [each for each in chosen if each.holds is not None and not is_time(each)]
     several = sum(each.seeds > 1 for each in decided)
-    others = sum(each.seeds == 1 and each.shorter is not None for each in decided)
+    others = [each for each in decided if each.seeds == 1 and each.shorter is not None]
+    unlike = sum(each.shorter.holds != each.holds for each in others)
     mixed = sum(bool(each.holds) and each.mixed for each in chosen)
     close = sum(bool(each.holds) and each.close for each in chosen)
     said = [f"{mixed} of these in the mean of the seeds, not with each"] * bool(mixed)
     said += [f"{close} by numbers that are equal within 0.5 %"] * bool(close)
     of_these = f" ({', '.join(said)})" if said else ""
-    fewer = f", and {others} more after fewer epochs" if others else ""
+    contrary = f" ({unlike} of these to the contrary)" if unlike else ""
+    fewer = f", and {len(others)} more after fewer epochs{contrary}" if others else ""
+    by = [[each.holds for each in chosen if (basis(each) or (None,))[0] == place] for place in range(3)]
+    split = [f"{what} {found.count(True)} hold, {found.count(False)} not"
+             for what, found in zip(("by full schedules", "by shortened ones", "of times"), by) if found]  # fmt: skip
     said = (
-        f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open. "
+        f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open; {'; '.join(split) or 'none decided'}. "
         f"By more than one seed: {several} of {len(decided)}{fewer}. "
         "All comparisons are under [Claims](#claims)."
     )

@@ -172,7 +172,7 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
             numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
             how_long = f"({scored(found)}){dagger(manifest, found)}"
             said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} {how_long}"]
-        if each.shorter and not each.curves:
+        if each.shorter and "epochs" not in each.claim:
             pair = [f"`{run}` {ours(found, claim_decimals(found))}{dagger(manifest, found)}"
                     for (run, _), found in zip(sides, (each.shorter.better, each.shorter.worse))]  # fmt: skip
             said += [f"by a shorter training of more seeds ({share(each.shorter.better)}): {', '.join(pair)}"]

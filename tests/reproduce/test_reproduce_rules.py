@@ -173,6 +173,8 @@ def test_progress_of_a_training(place, capsys):
     stopped = "Stopping training due to cumulative_training_time: 0.1 > stop_time_hours: 0.1 hour(s)\n"
     log.write_text(stopped + VALIDATED.format(1, 6))  # before the first line about its updates
     assert reproduce.progress(training) == (1, "6 updates, 0 % of the schedule; validation: ppl 7.5")
+    log.write_text(stopped + "".join(VALIDATED.format(*each) for each in ((1, 6), (1, 26), (2, 39))))
+    assert reproduce.progress(training)[1].startswith("39 updates, 75 % of the schedule")
     log.write_text(VALIDATED.format(1, 26))
     assert reproduce.main(["status", "one"]) == 0
     assert "begun, 26 updates, 50 % of the schedule; validation: ppl 7.5; run it again" in capsys.readouterr().out
