@@ -34,8 +34,8 @@ class Judged:
         longer: of either side a longer training than the one compared, to which the other side has no equal.
         shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise.
         mixed: whether not every seed (or median of a time) that both sides have says what their mean does.
-        curves: of a claim about epochs, by epoch the mean over the seeds of what either side's validations said; the
-            means of ``better`` and ``worse`` are those of the last epoch then.
+        curves: of a claim about epochs, or where validation decides, by epoch the mean over the seeds of what either
+            side's validations said; the means of ``better`` and ``worse`` are those of the last epoch then.
     """
 
     claim: Dict[str, Any]
