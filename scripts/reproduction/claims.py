@@ -164,14 +164,14 @@ def fails(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[Tuple[Dict[str, Any], List[Pair]]]:
     """The pairs that may be compared, those trained furthest first, and what is judged of them: the claim, or that of
     validation after the last epoch that both have."""
-    groups = [(claim, pairs) for pairs in grouped(manifest, results, claim)]
+    groups = [(claim, pairs) for pairs in alike_pairs(manifest, results, claim)]
     if not {"epochs", "at_end"} & claim.keys() and not claim["evaluate"]:
         by_validation = {**claim, "epochs": LAST}
-        groups += [(by_validation, pairs) for pairs in grouped(manifest, results, by_validation)]
+        groups += [(by_validation, pairs) for pairs in alike_pairs(manifest, results, by_validation)]
     return sorted(groups, key=lambda group: max(common_rank(manifest, *pair) for pair in group[1]), reverse=True)
 
 
-def grouped(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
+def alike_pairs(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[List[Pair]]:
     """The pairs, of equal seeds if there are such: all of the kind and share of the best pair, then of the second best
     and so on."""
     sides = [[each for kind in KINDS for each in results.of(claim[name], kind) if numbers(claim, each, flags)]

@@ -100,7 +100,8 @@ def epochs_done(points: List[dict], log: str) -> float:
     if length:
         return points[-1]["updates"] / int(length[1])
     ends = [one for one, after in zip(points, points[1:]) if after["epoch"] > one["epoch"]]
-    if not ends and re.findall("|".join(STOPS.values()), log)[-1:] == re.findall(STOPS["budget"], log)[-1:] != []:
+    stops = re.findall("|".join(STOPS.values()), log)
+    if not ends and stops and re.match(STOPS["budget"], stops[-1]):
         return 0.0  # not known to have come to the end of the first
     ended = ends[-1]["updates"] / ends[-1]["epoch"] if ends else points[0]["updates"] / points[0]["epoch"]
     return points[-1]["updates"] / ended
