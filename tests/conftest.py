@@ -13,3 +13,10 @@ def logs_as_usual():
     """Scripts make fairseq and the package quiet; the next test in the same process may read what they say."""
     for name in ("fairseq", "rntn_plugins"):
         logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def denormals_as_torch_has_them():
+    """Tasks change this for their thread; the next test in the same process may count on it."""
+    yield
+    torch.set_flush_denormal(False)
