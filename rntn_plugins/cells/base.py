@@ -132,6 +132,8 @@ class Cell(nn.Module):
             raise ValueError(f"{type(self).__name__}: its matrices depend on the symbol, so it needs a vocabulary")
         self.vocabulary = vocabulary
         self.build()
+        for parameter in self.parameters():
+            parameter.of_hidden_units = True  # for --max-norm-of
         self.initialise("uniform", 1.0 / math.sqrt(hidden_size))
 
     # ---- what a cell defines -------------------------------------------------------------------------------------

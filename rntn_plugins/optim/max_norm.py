@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import List
 
 import torch
-from fairseq.dataclass import FairseqDataclass
+from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.optim import FairseqOptimizer, register_optimizer
 from omegaconf import II
 from torch import Tensor
@@ -16,6 +16,13 @@ class MaxNormSGDConfig(FairseqDataclass):
     weight_decay: float = field(default=0.0, metadata={"help": "weight decay", "argparse_alias": "--wd"})
     max_norm: float = field(
         default=0.0, metadata={"help": "largest L2 norm of a unit's incoming weights, a row of a matrix (0: no bound)"}
+    )
+    max_norm_of: ChoiceEnum(["all", "hidden"]) = field(
+        default="all",
+        metadata={
+            "help": "which weights --max-norm bounds: 'all' matrices, embeddings (a symbol's row) and soft-max among "
+            "them, or the 'hidden' units' incoming ones alone: the matrices of recurrent cells"
+        },
     )
     clip_value: float = field(
         default=0.0,
@@ -31,11 +38,13 @@ class MaxNormSGD(FairseqOptimizer):
     scaled back too.
 
     H16 bounds the *squared* norm, ‖w‖² ≤ c: give √c. A matrix [out, in] holds a unit's incoming weights in a row; in
-    stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. Unlike ``sgd`` it
-    has a dataclass, so ``fairseq-hydra-train`` knows it too.
+    stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. H16 says it of "each
+    hidden unit", of which ``--max-norm-of hidden`` is the narrow reading: rows of embeddings and of the soft-max have
+    no bound then. Unlike ``sgd`` it has a dataclass, so ``fairseq-hydra-train`` knows it too.
 
     Raises:
-        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened (half precision).
+        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened or copied (half
+            precision); ``hidden`` and no recurrent cell.
     """
 
     def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
@@ -45,8 +54,17 @@ class MaxNormSGD(FairseqOptimizer):
         if cfg.clip_value < 0:
             raise ValueError(f"--clip-value {cfg.clip_value} must be at least 0")
         params = list(params)
-        if cfg.max_norm > 0 and all(parameter.dim() < 2 for parameter in params):
+        matrices = [parameter for parameter in params if parameter.dim() >= 2]
+        if cfg.max_norm > 0 and not matrices:
             raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
+        if cfg.max_norm > 0 and str(cfg.max_norm_of) == "hidden":
+            matrices = [matrix for matrix in matrices if getattr(matrix, "of_hidden_units", False)]
+            if not matrices:
+                raise ValueError(
+                    "--max-norm-of hidden sees no matrix of a recurrent cell; in half precision it needs "
+                    "--memory-efficient-fp16 or --memory-efficient-bf16"
+                )
+        self.matrices = matrices  # with rows to bound
         self.bounded = False  # whether every row is within the bound, but for those that the last step changed
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
         self.bound_rows()
@@ -78,12 +96,12 @@ class MaxNormSGD(FairseqOptimizer):
         """Scale back every row that is too long; where gradients are row-sparse, only what a step changed can be."""
         if self.cfg.max_norm == 0:
             return
-        for parameter in self.params:
+        for parameter in self.matrices:
             if self.bounded and parameter.grad is not None and parameter.grad.is_sparse:
                 changed = parameter.grad.coalesce().indices()[0]
                 rows = parameter[changed]
                 parameter[changed] = rows.mul_(self.factors(rows))
-            elif parameter.dim() >= 2:
+            else:
                 parameter.mul_(self.factors(parameter))
         self.bounded = True
 

@@ -6,8 +6,10 @@ import pytest
 import torch
 from fairseq.optim import OPTIMIZER_REGISTRY
 from fairseq.utils import eval_str_list
+from small_trainings import train, trained
 
-import rntn_plugins  # noqa: F401
+from rntn_plugins import build_cell, cell_names
+from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.optim.adagrad_tf import AdagradTF, AdagradTFConfig
 from rntn_plugins.optim.max_norm import MaxNormSGD, MaxNormSGDConfig
 from rntn_plugins.optim.one_pass import fits
@@ -146,6 +148,40 @@ def test_a_zero_row_stays_zero():
 def test_flattened_parameters_are_refused():
     with pytest.raises(ValueError, match="sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads"):
         optimiser([torch.nn.Parameter(torch.zeros(9))], max_norm=1.0)
+
+
+def test_a_bound_of_hidden_units_leaves_symbols_and_labels_alone():
+    matrix, other = (torch.nn.Parameter(torch.full((2, 4), 3.0)) for _ in range(2))
+    matrix.of_hidden_units = True
+    matrix.grad, other.grad = torch.zeros(2, 4), torch.zeros(2, 4)
+    optimiser([other, matrix], max_norm=1.5, max_norm_of="hidden").step()
+    torch.testing.assert_close(matrix.detach(), torch.full((2, 4), 0.75))
+    assert torch.equal(other.detach(), torch.full((2, 4), 3.0))
+
+
+def test_a_bound_of_hidden_units_needs_some():
+    with pytest.raises(ValueError, match="--max-norm-of hidden sees no matrix of a recurrent cell"):
+        optimiser([torch.nn.Parameter(torch.zeros(2, 3))], max_norm=1.0, max_norm_of="hidden")
+
+
+@pytest.mark.parametrize("cell", cell_names())
+def test_matrices_of_every_cell_are_of_hidden_units(cell):
+    layer = torch.nn.ModuleDict({"cell": build_cell(cell, 3, 4, Vocabulary(200)), "linear": torch.nn.Linear(4, 200)})
+    for name, parameter in layer.named_parameters():
+        assert getattr(parameter, "of_hidden_units", False) == name.startswith("cell.")
+
+
+@pytest.mark.parametrize("of, expected", [("all", ["cell", "embedding", "soft-max"]), ("hidden", ["cell"])])
+def test_what_a_training_bounds(of, expected, data, tmp_path):
+    flags = ("--arch", "hornn_lm", "--optimizer", "max_norm_sgd", "--lr", 1, "--max-norm", 0.02, "--max-norm-of", of)
+    train(data, *flags, "--save-dir", tmp_path)
+    rows = {"cell": [], "embedding": [], "soft-max": []}
+    for name, parameter in trained(tmp_path).items():
+        if parameter.dim() >= 2:
+            place = "embedding" if "embed_tokens" in name else "soft-max" if "output_projection" in name else "cell"
+            rows[place] += parameter.flatten(0, -2).norm(dim=-1).tolist()
+    assert len(rows["cell"]) == 6 + 3 * 6  # W_in and three W_hn
+    assert [place for place, lengths in rows.items() if max(lengths) <= 0.02 + 1e-6] == expected
 
 
 def test_negative_bounds_are_refused():
