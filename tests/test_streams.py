@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rntn_plugins.data.streams import ContiguousStreams, Sentences, block_arrays
+from rntn_plugins.data.streams import ContiguousStreams, Sentences, ShuffledBlocks, block_arrays
 
 EOS, PAD = 2, 1
 
@@ -51,6 +51,40 @@ def test_blocks_of_a_stream_follow_each_other():
     assert [plan[i].first for i in range(len(plan))] == [True] + [False] * (len(plan) - 1)
     for number in range(1, len(plan)):
         assert (plan[number].starts == plan[number - 1].ends).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 19, 20, 101])
+@pytest.mark.parametrize("rows", [1, 2, 7, 30])
+@pytest.mark.parametrize("block", [1, 3, 35, 1000])
+def test_shuffled_blocks_predict_every_token_once(n, rows, block):
+    tokens = corpus(n)
+    assert predicted(ShuffledBlocks(n, rows, block), tokens) == everything(tokens)
+
+
+def test_shuffled_blocks_are_from_anywhere_and_start_anew():
+    plan, other = (ShuffledBlocks(1000, 4, 5, seed=seed) for seed in (1, 2))
+    assert len(plan) == 50 and all(plan[number].first for number in range(50))
+    starts = np.stack([plan[number].starts for number in range(50)])
+    assert sorted(starts.ravel()) == list(range(0, 1000, 5))
+    assert (np.diff(starts, axis=1) > 0).mean() < 0.6 and abs(np.diff(starts, axis=1)).mean() > 200
+    assert (starts != np.stack([other[number].starts for number in range(50)])).mean() > 0.9
+
+
+def test_batches_of_shuffled_blocks_come_in_another_order():
+    plan = ShuffledBlocks(1000, 4, 5)
+    one, two = (plan.order(np.random.RandomState(seed)) for seed in (1, 2))
+    assert plan.order() == sorted(one) == sorted(two) == list(range(50)) and one != two != plan.order()
+
+
+@pytest.mark.parametrize("workers, rows", [(2, 3), (3, 2), (6, 1)])
+def test_workers_read_disjoint_blocks_in_equally_many_batches(workers, rows):
+    tokens = corpus(101)
+    whole = ShuffledBlocks(101, workers * rows, 4, seed=3)
+    shards = [ShuffledBlocks(101, workers * rows, 4, w * rows, (w + 1) * rows, seed=3) for w in range(workers)]
+    assert {len(shard) for shard in shards} == {len(whole)}
+    assert sorted(sum((predicted(shard, tokens) for shard in shards), []), key=lambda p: p[1]) == everything(tokens)
+    for number in range(len(whole)):
+        assert np.concatenate([shard[number].starts for shard in shards]).tolist() == whole[number].starts.tolist()
 
 
 LENGTHS = [3, 1, 12, 5, 5, 2, 30, 4, 1]

@@ -9,7 +9,7 @@ import torch
 from fairseq.data import EpochBatchIterator, FairseqDataset
 from torch import Tensor
 
-from rntn_plugins.data.streams import ContiguousStreams, Sentences, block_arrays
+from rntn_plugins.data.streams import ContiguousStreams, Sentences, ShuffledBlocks, block_arrays
 from rntn_plugins.symbols import is_filler
 
 
@@ -92,7 +92,7 @@ class BlockDataset(FairseqDataset):
 
     Args:
         corpus: the text.
-        plan: :class:`ContiguousStreams` or :class:`Sentences`.
+        plan: :class:`ContiguousStreams`, :class:`ShuffledBlocks` or :class:`Sentences`.
         eos, pad: indices of ``</s>`` and ``<pad>``.
     """
 
@@ -131,9 +131,14 @@ class BlockIterator(EpochBatchIterator):
         return [[number] for number in self.dataset.plan.order(generator)]
 
 
-def make_plan(corpus: Corpus, break_mode: str, rows: int, block: int, num_shards: int = 1, shard: int = 0):
-    """The plan of one of *num_shards* workers with *rows* rows each."""
+def make_plan(
+    corpus: Corpus, break_mode: str, rows: int, block: int, num_shards: int = 1, shard: int = 0,
+    shuffled: Optional[int] = None,
+):  # fmt: skip
+    """The plan of one of *num_shards* workers with *rows* rows each; *shuffled*: blocks drawn with that seed."""
     shape = (rows * num_shards, block, shard * rows, (shard + 1) * rows)
     if break_mode == "eos":
         return Sentences(corpus.lengths, *shape)
+    if shuffled is not None:
+        return ShuffledBlocks(len(corpus), *shape, seed=shuffled)
     return ContiguousStreams(len(corpus), *shape)

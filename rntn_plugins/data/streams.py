@@ -48,6 +48,41 @@ class ContiguousStreams:
         return list(range(self.num_blocks))
 
 
+class ShuffledBlocks:
+    """Blocks of T symbols side by side, B at a time, each from a zero state and from anywhere in the corpus.
+
+    Which blocks stand side by side is drawn once; epochs differ in the order of such batches.
+
+    Args:
+        num_tokens: N, at least 1.
+        rows, block, row_from, row_to: as for :class:`ContiguousStreams`.
+        seed: of the draw; the same for all workers.
+    """
+
+    def __init__(
+        self, num_tokens: int, rows: int, block: int, row_from: int = 0, row_to: int = None, seed: int = 1
+    ) -> None:
+        count = -(-num_tokens // block)
+        places = np.full(-(-count // rows) * rows, num_tokens, dtype=np.int64)  # what is left over has nothing
+        places[:count] = np.random.RandomState(seed % 2**32).permutation(count) * block
+        self.starts = places.reshape(-1, rows)[:, row_from:row_to]
+        self.num_tokens, self.block_length = num_tokens, block
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, number: int) -> Block:
+        starts = self.starts[number]
+        return Block(starts, np.minimum(starts + self.block_length, self.num_tokens), True)
+
+    def order(self, shuffle_with: np.random.RandomState = None) -> List[int]:
+        """Numbers of batches, shuffled if a generator is given."""
+        order = list(range(len(self)))
+        if shuffle_with is not None:
+            shuffle_with.shuffle(order)
+        return order
+
+
 class Sentences:
     """Sentences side by side, B at a time, the state starting from zero with each group of B.
 

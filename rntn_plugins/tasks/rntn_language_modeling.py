@@ -38,6 +38,13 @@ class RNTNLanguageModelingConfig(DenormalsConfig, BestMetricConfig):
             "'eos': --batch-size sentences side by side, state reset at every sentence"
         },
     )
+    shuffle_blocks: bool = field(
+        default=False,
+        metadata={
+            "help": "with --sample-break-mode none: train on blocks from anywhere in the text, in another order every "
+            "epoch, each from a zero state; validation and evaluation read streams all the same"
+        },
+    )
     unit: ChoiceEnum(["auto", "word", "char"]) = field(
         default="auto",
         metadata={
@@ -64,11 +71,16 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         super().__init__(cfg, dictionary)
         if cfg.tokens_per_sample < 1:
             raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")
+        if cfg.shuffle_blocks and str(cfg.sample_break_mode) != "none":
+            raise ValueError(
+                f"--shuffle-blocks is of --sample-break-mode none: {cfg.sample_break_mode} shuffles sentences as it is"
+            )
         self.by_character = uses_characters(dictionary) if cfg.unit == "auto" else cfg.unit == "char"
         self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
         self.training_rows: Optional[int] = None  # of a worker's batch, once one was read
         self.iterator: Optional[BlockIterator] = None  # the one made last
         self.criterion = None
+        self.training_text: Optional[Corpus] = None
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
     @classmethod
@@ -136,6 +148,8 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             self.datasets[split] = self.build_dataset_for_inference(sentences, sentences.sizes)
         else:
             self.datasets[split] = Corpus(sentences, path, self.dictionary)
+        if "data_selector" in kwargs:  # fairseq's trainer asks for what it trains on, and nobody else gives that
+            self.training_text = self.datasets[split]
 
     def get_batch_iterator(
         self, dataset, max_tokens=None, max_sentences=None, seed=1, num_shards=1, shard_id=0, num_workers=0, epoch=1,
@@ -159,7 +173,10 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         rows = min((limit for limit in limits if limit is not None), default=0)
         if rows < 1:
             raise ValueError(f"--batch-size {max_sentences}, --max-tokens {max_tokens}: not one block of text fits")
-        plan = make_plan(dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id)
+        plan = make_plan(
+            dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id,
+            shuffled=seed if self.args.shuffle_blocks and dataset is self.training_text else None,
+        )  # fmt: skip
         blocks = BlockDataset(dataset, plan, self.dictionary.eos(), self.dictionary.pad())
         self.iterator = BlockIterator(
             blocks, seed, num_workers=num_workers, epoch=epoch, buffer_size=data_buffer_size,
@@ -213,7 +230,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     def layout(self, rows: Optional[int]) -> dict:
         """What decides which text a block holds, by flag; *rows* of a worker's batch, ``None`` if not known."""
-        flags = {name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode")}
+        flags = {
+            name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode", "shuffle_blocks")
+        }
         return flags if rows is None else {**flags, "batch_size": str(rows)}
 
     def set_checkpoint_dict(self, state: dict) -> None:

@@ -13,9 +13,9 @@ def close(one: dict, other: dict, updates):
         assert abs(one[update] - other[update]) < 2e-3, (update, one[update], other[update])
 
 
-@pytest.mark.parametrize("break_mode", ["none", "eos"])
-def test_a_killed_run_resumes_exactly(break_mode, data, tmp_path):
-    options = (*OPTIONS, "--sample-break-mode", break_mode, "--tokens-per-sample", 4, "--max-update", 30)
+@pytest.mark.parametrize("reading", ["none", "eos", "none --shuffle-blocks"])
+def test_a_killed_run_resumes_exactly(reading, data, tmp_path):
+    options = (*OPTIONS, "--sample-break-mode", *reading.split(), "--tokens-per-sample", 4, "--max-update", 30)
     whole = losses(fairseq("train", data, *TRAIN, *options, "--save-dir", tmp_path / "whole"))
     assert len(whole) == 30
 
@@ -35,9 +35,9 @@ def test_a_killed_run_resumes_exactly(break_mode, data, tmp_path):
     close(whole, resumed, resumed)
 
 
-@pytest.mark.parametrize("break_mode, average", [("none", ("--sentence-avg",)), ("eos", ())])
-def test_two_workers_are_one_with_twice_the_streams(break_mode, average, data, tmp_path):
-    options = ("--arch", "gru_lm", "--sample-break-mode", break_mode, "--max-epoch", 1, *average)
+@pytest.mark.parametrize("reading", ["none --sentence-avg", "eos", "none --shuffle-blocks --sentence-avg"])
+def test_two_workers_are_one_with_twice_the_streams(reading, data, tmp_path):
+    options = ("--arch", "gru_lm", "--max-epoch", 1, "--sample-break-mode", *reading.split())
     one = losses(fairseq("train", data, *TRAIN, *options, "--batch-size", 6, "--save-dir", tmp_path / "one"))
     two = losses(two_workers(data, *TRAIN, *options, "--batch-size", 3, "--save-dir", tmp_path / "two"))
     assert set(one) == set(two) and len(one) > 20
@@ -81,6 +81,7 @@ def test_two_workers_resume_exactly(data, tmp_path):
         (("--batch-size", 5), "saved in mid-epoch with --batch-size 4, not 5: resume as it was trained"),
         (("--tokens-per-sample", 9), "saved in mid-epoch with --tokens-per-sample 6, not 9: resume as it was trained"),
         (("--sample-break-mode", "eos"), "saved in mid-epoch with --sample-break-mode none, not eos: resume as it was"),
+        (("--shuffle-blocks",), "saved in mid-epoch with --shuffle-blocks False, not True: resume as it was trained"),
     ],
 )
 def test_resuming_with_other_blocks_says_so(change, message, data, tmp_path):

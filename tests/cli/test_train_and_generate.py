@@ -114,6 +114,20 @@ def test_sentence_mode(data, test_tokens, tmp_path):
     assert one[0] == many[0] == test_tokens and abs(one[1] - many[1]) < 1e-3
 
 
+def test_shuffled_blocks(data, tmp_path):
+    """Training alone has them: validation, evaluation, and fairseq-validate of the training text, read streams."""
+    options = ("--shuffle-blocks", "--batch-size", 4, "--tokens-per-sample", 6)
+    output = fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-epoch", 2, "--save-dir", tmp_path, *options)
+    bits = [float(entry["valid_loss"]) for entry in validation(output)]
+    assert bits[1] < bits[0]
+    checkpoint = ("--path", tmp_path / "checkpoint_best.pt", "--cpu", "--batch-size", 4)
+    for subset in ("valid", "train"):
+        tokens, loss = evaluated(fairseq("eval-lm", data, *USER_DIR, *TASK, *checkpoint, "--gen-subset", subset))
+        again = fairseq("validate", data, *USER_DIR, *TASK, *checkpoint, "--valid-subset", subset, "--shuffle-blocks")
+        assert abs(float(re.findall(rf"valid on '{subset}' subset \| loss ([\d.]+)", again)[-1]) - loss) < 2e-3
+        assert tokens > 0 and (subset == "train" or abs(loss - min(bits)) < 2e-3)
+
+
 def test_a_checkpoint_needs_neither_map_file_nor_training_text(data, test_tokens, tmp_path):
     """The map from symbols to matrices is part of the checkpoint."""
     import shutil
