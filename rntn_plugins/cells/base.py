@@ -133,7 +133,7 @@ class Cell(nn.Module):
         self.vocabulary = vocabulary
         self.build()
         for parameter in self.parameters():
-            parameter.of_hidden_units = True  # for --max-norm-of
+            parameter.of_hidden_units = True  # for --max-norm-of, which sees parameters alone
         self.initialise("uniform", 1.0 / math.sqrt(hidden_size))
 
     # ---- what a cell defines -------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ class MaxNormSGDConfig(FairseqDataclass):
     max_norm_of: ChoiceEnum(["all", "hidden"]) = field(
         default="all",
         metadata={
-            "help": "which weights --max-norm bounds: 'all' matrices, embeddings (a symbol's row) and soft-max among "
-            "them, or the 'hidden' units' incoming ones alone: the matrices of recurrent cells"
+            "help": "which rows --max-norm bounds: of 'all' matrices, embeddings (a symbol's row) and soft-max among "
+            "them, or of the 'hidden' layer alone: what recurrent cells have"
         },
     )
     clip_value: float = field(
@@ -38,13 +38,14 @@ class MaxNormSGD(FairseqOptimizer):
     scaled back too.
 
     H16 bounds the *squared* norm, ‖w‖² ≤ c: give √c. A matrix [out, in] holds a unit's incoming weights in a row; in
-    stacks of matrices, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. H16 says it of "each
-    hidden unit", of which ``--max-norm-of hidden`` is the narrow reading: rows of embeddings and of the soft-max have
-    no bound then. Unlike ``sgd`` it has a dataclass, so ``fairseq-hydra-train`` knows it too.
+    stacks, [K, H, H], the last dimension is bounded. Vectors (biases) are left alone. H16 says it of "each hidden
+    unit", of which ``--max-norm-of hidden`` is the narrow reading: rows of embeddings and of the soft-max have no bound
+    then; all that a recurrent cell has in two dimensions and more still has (the tables of token-indexed cells too).
+    Unlike ``sgd`` it has a dataclass, so ``fairseq-hydra-train`` knows it too.
 
     Raises:
-        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened or copied (half
-            precision); ``hidden`` and no recurrent cell.
+        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened, or ``hidden`` and such
+            as it has copied (half precision); ``hidden`` without a bound or without a recurrent cell.
     """
 
     def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
@@ -54,17 +55,18 @@ class MaxNormSGD(FairseqOptimizer):
         if cfg.clip_value < 0:
             raise ValueError(f"--clip-value {cfg.clip_value} must be at least 0")
         params = list(params)
-        matrices = [parameter for parameter in params if parameter.dim() >= 2]
-        if cfg.max_norm > 0 and not matrices:
-            raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
-        if cfg.max_norm > 0 and str(cfg.max_norm_of) == "hidden":
-            matrices = [matrix for matrix in matrices if getattr(matrix, "of_hidden_units", False)]
-            if not matrices:
+        self.matrices = [parameter for parameter in params if parameter.dim() >= 2]  # with rows to bound
+        if str(cfg.max_norm_of) == "hidden":
+            self.matrices = [matrix for matrix in self.matrices if getattr(matrix, "of_hidden_units", False)]
+            if cfg.max_norm == 0:
+                raise ValueError("--max-norm-of hidden says what --max-norm bounds, which is not given")
+            if not self.matrices:
                 raise ValueError(
-                    "--max-norm-of hidden sees no matrix of a recurrent cell; in half precision it needs "
-                    "--memory-efficient-fp16 or --memory-efficient-bf16"
+                    "--max-norm-of hidden sees no matrix of a recurrent cell; it does not go with --fp16 and --bf16, "
+                    "whose copies of parameters fairseq steps instead"
                 )
-        self.matrices = matrices  # with rows to bound
+        elif cfg.max_norm > 0 and not self.matrices:
+            raise ValueError("--max-norm sees no matrix; with --fp16 or --bf16 add --fp16-no-flatten-grads")
         self.bounded = False  # whether every row is within the bound, but for those that the last step changed
         self._optimizer = torch.optim.SGD(params, **self.optimizer_config)
         self.bound_rows()

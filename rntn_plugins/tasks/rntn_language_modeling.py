@@ -1,4 +1,4 @@
-"""Language modelling over contiguous streams whose recurrent state is carried from block to block."""
+"""Language modelling over sentences, or contiguous streams whose recurrent state is carried from block to block."""
 
 import logging
 import os
@@ -56,7 +56,7 @@ class RNTNLanguageModelingConfig(DenormalsConfig, BestMetricConfig):
 
 @register_task("rntn_language_modeling", dataclass=RNTNLanguageModelingConfig)
 class RNTNLanguageModelingTask(LanguageModelingTask):
-    """Train and evaluate language models on streams.
+    """Train and evaluate language models on streams, or on sentences; train on blocks from anywhere as well.
 
     Every token is predicted exactly once: for any ``--batch-size``, ``--tokens-per-sample`` and number of workers no
     remainder is dropped (but for ``--skip-remainder-batch``, which asks for that). ``--batch-size B`` is the number of
@@ -71,16 +71,12 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         super().__init__(cfg, dictionary)
         if cfg.tokens_per_sample < 1:
             raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")
-        if cfg.shuffle_blocks and str(cfg.sample_break_mode) != "none":
-            raise ValueError(
-                f"--shuffle-blocks is of --sample-break-mode none: {cfg.sample_break_mode} shuffles sentences as it is"
-            )
         self.by_character = uses_characters(dictionary) if cfg.unit == "auto" else cfg.unit == "char"
         self.training_slot, self.evaluation_slot = CarrySlot(), CarrySlot()
         self.training_rows: Optional[int] = None  # of a worker's batch, once one was read
         self.iterator: Optional[BlockIterator] = None  # the one made last
         self.criterion = None
-        self.training_text: Optional[Corpus] = None
+        self.drawn_with: Optional[int] = None  # the seed that --shuffle-blocks drew training's blocks with
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
     @classmethod
@@ -148,8 +144,6 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             self.datasets[split] = self.build_dataset_for_inference(sentences, sentences.sizes)
         else:
             self.datasets[split] = Corpus(sentences, path, self.dictionary)
-        if "data_selector" in kwargs:  # fairseq's trainer asks for what it trains on, and nobody else gives that
-            self.training_text = self.datasets[split]
 
     def get_batch_iterator(
         self, dataset, max_tokens=None, max_sentences=None, seed=1, num_shards=1, shard_id=0, num_workers=0, epoch=1,
@@ -173,9 +167,16 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         rows = min((limit for limit in limits if limit is not None), default=0)
         if rows < 1:
             raise ValueError(f"--batch-size {max_sentences}, --max-tokens {max_tokens}: not one block of text fits")
+        trains = "grouped_shuffling" in kwargs  # of all that ask, fairseq's trainer alone gives it, to train
+        if trains and self.args.shuffle_blocks:
+            if self.args.sample_break_mode != "none":
+                raise ValueError(
+                    "--shuffle-blocks is of --sample-break-mode none; with eos sentences are shuffled without it"
+                )
+            self.drawn_with = seed
         plan = make_plan(
             dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id,
-            shuffled=seed if self.args.shuffle_blocks and dataset is self.training_text else None,
+            shuffled=seed if trains and self.args.shuffle_blocks else None,
         )  # fmt: skip
         blocks = BlockDataset(dataset, plan, self.dictionary.eos(), self.dictionary.pad())
         self.iterator = BlockIterator(
@@ -230,9 +231,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     def layout(self, rows: Optional[int]) -> dict:
         """What decides which text a block holds, by flag; *rows* of a worker's batch, ``None`` if not known."""
-        flags = {
-            name: str(getattr(self.args, name)) for name in ("tokens_per_sample", "sample_break_mode", "shuffle_blocks")
-        }
+        flags = {n: str(getattr(self.args, n)) for n in ("tokens_per_sample", "sample_break_mode", "shuffle_blocks")}
+        if self.args.shuffle_blocks:
+            flags["seed"] = str(self.drawn_with)
         return flags if rows is None else {**flags, "batch_size": str(rows)}
 
     def set_checkpoint_dict(self, state: dict) -> None:
@@ -244,10 +245,13 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             return  # between two epochs there is nothing to go on from
         advice = "resume as it was trained, or --reset-dataloader to start the epoch anew"
         layout = self.layout(len(self.iterator.dataset.plan[0].starts))
-        for name, was in state["layout"].items():
+        for name, was in {"shuffle_blocks": "False", **state["layout"]}.items():  # not in older checkpoints
             if was != layout[name]:
-                flag, here = f"--{name.replace('_', '-')}", layout[name]
-                raise ValueError(f"the checkpoint was saved in mid-epoch with {flag} {was}, not {here}: {advice}")
+                flag = f"--{name.replace('_', '-')}"
+                how = {"True": f"with {flag}", "False": f"without {flag}"}.get(
+                    was, f"with {flag} {was}, not {layout[name]}"
+                )
+                raise ValueError(f"the checkpoint was saved in mid-epoch {how}: {advice}")
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         rank, world = (torch.distributed.get_rank(), torch.distributed.get_world_size()) if distributed else (0, 1)
         workers = len(state["carries"])

@@ -3,6 +3,7 @@
 import signal
 
 import pytest
+import torch
 from commands import ROOT, TASK, TRAIN, USER_DIR, entries, evaluated, fairseq, forked, losses, start, two_workers
 
 OPTIONS = ("--arch", "gru_rntn_lm", "--dropout", "0.3", "--save-interval-updates", 7, "--no-epoch-checkpoints")
@@ -81,13 +82,38 @@ def test_two_workers_resume_exactly(data, tmp_path):
         (("--batch-size", 5), "saved in mid-epoch with --batch-size 4, not 5: resume as it was trained"),
         (("--tokens-per-sample", 9), "saved in mid-epoch with --tokens-per-sample 6, not 9: resume as it was trained"),
         (("--sample-break-mode", "eos"), "saved in mid-epoch with --sample-break-mode none, not eos: resume as it was"),
-        (("--shuffle-blocks",), "saved in mid-epoch with --shuffle-blocks False, not True: resume as it was trained"),
+        (("--shuffle-blocks",), "saved in mid-epoch without --shuffle-blocks: resume as it was trained"),
     ],
 )
 def test_resuming_with_other_blocks_says_so(change, message, data, tmp_path):
     options = (*OPTIONS, "--save-dir", tmp_path)
     fairseq("train", data, *TRAIN, *options, "--max-update", 7)
     assert message in fairseq("train", data, *TRAIN, *options, "--max-update", 9, *change, fails=True)
+
+
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (("--seed", 2, "--shuffle-blocks"), "saved in mid-epoch with --seed 1, not 2: resume as it was trained"),
+        ((), "saved in mid-epoch with --shuffle-blocks: resume as it was trained"),
+    ],
+)
+def test_resuming_shuffled_blocks_otherwise_says_so(flags, message, data, tmp_path):
+    train = ("train", data, *TRAIN, *OPTIONS, "--save-dir", tmp_path)
+    fairseq(*train, "--shuffle-blocks", "--max-update", 7)
+    assert message in fairseq(*train, "--max-update", 9, *flags, fails=True)
+
+
+def test_checkpoints_from_before_shuffled_blocks_had_none(data, tmp_path):
+    train = ("train", data, *TRAIN, *OPTIONS, "--save-dir", tmp_path)
+    fairseq(*train, "--max-update", 7)
+    file = tmp_path / "checkpoint_last.pt"
+    checkpoint = torch.load(file, weights_only=False)
+    del checkpoint["extra_state"]["RNTNLanguageModelingTask"]["layout"]["shuffle_blocks"]
+    torch.save(checkpoint, file)
+    message = "saved in mid-epoch without --shuffle-blocks: resume as it was trained"
+    assert message in fairseq(*train, "--shuffle-blocks", "--max-update", 9, fails=True)
+    assert sorted(losses(fairseq(*train, "--max-update", 9))) == [8, 9]
 
 
 def test_resuming_sentences_with_another_batch_size_says_so(data, tmp_path):

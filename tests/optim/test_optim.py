@@ -162,6 +162,10 @@ def test_a_bound_of_hidden_units_leaves_symbols_and_labels_alone():
 def test_a_bound_of_hidden_units_needs_some():
     with pytest.raises(ValueError, match="--max-norm-of hidden sees no matrix of a recurrent cell"):
         optimiser([torch.nn.Parameter(torch.zeros(2, 3))], max_norm=1.0, max_norm_of="hidden")
+    with pytest.raises(ValueError, match="--max-norm-of hidden sees no matrix .* does not go with --fp16"):
+        optimiser([torch.nn.Parameter(torch.zeros(6))], max_norm=1.0, max_norm_of="hidden")
+    with pytest.raises(ValueError, match="--max-norm-of hidden says what --max-norm bounds, which is not given"):
+        optimiser([torch.nn.Parameter(torch.zeros(2, 3))], max_norm_of="hidden")
 
 
 @pytest.mark.parametrize("cell", cell_names())
