@@ -1,6 +1,6 @@
 """The schedule and the optimisers that the papers need beyond fairseq's own, and steps in one pass."""
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 
 import pytest
 import torch
@@ -17,9 +17,7 @@ from rntn_plugins.optim.validation_ratio import ValidationRatioConfig, Validatio
 
 
 def schedule(**settings):
-    optimizer = MaxNormSGD(
-        Namespace(lr=[1.0], momentum=0.0, weight_decay=0.0, max_norm=0.0, clip_value=0.0), [torch.zeros(1)]
-    )
+    optimizer = MaxNormSGD(MaxNormSGDConfig(lr=[1.0]), [torch.zeros(1)])
     config = ValidationRatioConfig(lr=[1.0], best_checkpoint_metric="loss")
     for name, value in settings.items():
         setattr(config, name, value)
