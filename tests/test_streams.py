@@ -27,19 +27,21 @@ def everything(tokens):
     return list(zip([EOS, *tokens[:-1]], tokens))
 
 
+@pytest.mark.parametrize("plan", [ContiguousStreams, ShuffledBlocks])
 @pytest.mark.parametrize("n", [1, 2, 19, 20, 101])
-@pytest.mark.parametrize("streams", [1, 2, 7, 30])
+@pytest.mark.parametrize("rows", [1, 2, 7, 30])
 @pytest.mark.parametrize("block", [1, 3, 35, 1000])
-def test_streams_predict_every_token_once(n, streams, block):
+def test_every_token_is_predicted_once(plan, n, rows, block):
     tokens = corpus(n)
-    assert predicted(ContiguousStreams(n, streams, block), tokens) == everything(tokens)
+    assert predicted(plan(n, rows, block), tokens) == everything(tokens)
 
 
+@pytest.mark.parametrize("plan", [ContiguousStreams, ShuffledBlocks])
 @pytest.mark.parametrize("workers, rows", [(2, 3), (3, 2), (6, 1)])
-def test_workers_read_disjoint_streams_in_equally_many_blocks(workers, rows):
+def test_workers_read_disjoint_text_in_equally_many_blocks(plan, workers, rows):
     tokens = corpus(101)
-    whole = ContiguousStreams(101, workers * rows, 4)
-    shards = [ContiguousStreams(101, workers * rows, 4, w * rows, (w + 1) * rows) for w in range(workers)]
+    whole = plan(101, workers * rows, 4)
+    shards = [plan(101, workers * rows, 4, w * rows, (w + 1) * rows) for w in range(workers)]
     assert {len(shard) for shard in shards} == {len(whole)}
     assert sorted(sum((predicted(shard, tokens) for shard in shards), []), key=lambda p: p[1]) == everything(tokens)
     for number in range(len(whole)):
@@ -51,14 +53,6 @@ def test_blocks_of_a_stream_follow_each_other():
     assert [plan[i].first for i in range(len(plan))] == [True] + [False] * (len(plan) - 1)
     for number in range(1, len(plan)):
         assert (plan[number].starts == plan[number - 1].ends).all()
-
-
-@pytest.mark.parametrize("n", [1, 2, 19, 20, 101])
-@pytest.mark.parametrize("rows", [1, 2, 7, 30])
-@pytest.mark.parametrize("block", [1, 3, 35, 1000])
-def test_shuffled_blocks_predict_every_token_once(n, rows, block):
-    tokens = corpus(n)
-    assert predicted(ShuffledBlocks(n, rows, block), tokens) == everything(tokens)
 
 
 def test_shuffled_blocks_are_from_anywhere_and_start_anew():
@@ -75,17 +69,6 @@ def test_batches_of_shuffled_blocks_come_in_another_order():
     one, two = (plan.order(np.random.RandomState(seed)) for seed in (1, 2))
     assert plan.order() == sorted(one) == sorted(two) == list(range(50))
     assert one != two and plan.order() not in (one, two)
-
-
-@pytest.mark.parametrize("workers, rows", [(2, 3), (3, 2), (6, 1)])
-def test_workers_read_disjoint_blocks_in_equally_many_batches(workers, rows):
-    tokens = corpus(101)
-    whole = ShuffledBlocks(101, workers * rows, 4, seed=3)
-    shards = [ShuffledBlocks(101, workers * rows, 4, w * rows, (w + 1) * rows, seed=3) for w in range(workers)]
-    assert {len(shard) for shard in shards} == {len(whole)}
-    assert sorted(sum((predicted(shard, tokens) for shard in shards), []), key=lambda p: p[1]) == everything(tokens)
-    for number in range(len(whole)):
-        assert np.concatenate([shard[number].starts for shard in shards]).tolist() == whole[number].starts.tolist()
 
 
 LENGTHS = [3, 1, 12, 5, 5, 2, 30, 4, 1]
