@@ -37,7 +37,7 @@ from reproduction.process import at_work, relative, start_anew, stop_all, take_g
 from reproduction.results import validated
 from reproduction.run import carry_out, earlier
 from reproduction.tables import length
-from reproduction.training import Settings, Training
+from reproduction.training import PRECISIONS, Settings, Training
 
 LOOK = 30  # seconds from look to look at the logs
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -83,7 +83,8 @@ def settings_of(args) -> Settings:
     data = {name: relative(Path(folder).resolve()) for name, folder in args.data}
     if len(data) < len(args.data):
         raise Refused("--data: two folders of one name")
-    return Settings(args.schedule, data, args.budget, args.threads or max(1, cores // args.jobs), cuda)
+    threads = args.threads or max(1, cores // args.jobs)
+    return Settings(args.schedule, data, args.budget, threads, cuda, args.matmul_precision)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------
@@ -109,8 +110,8 @@ def trainings(manifest: Manifest, args, settings: Settings) -> List[Training]:
             say(f"left out, without a {settings.kind} schedule: {', '.join(run.id for run in without)}")
     for run in chosen:
         seeds = args.seeds or run.seeds
-        if run.untrained and (args.seeds or settings.budget):
-            say(f"{run.id}: no training; --seeds and --budget do not change it")
+        if run.untrained and (args.seeds or settings.budget or settings.matmul_precision):
+            say(f"{run.id}: no training; --seeds, --budget and --matmul-precision do not change it")
         for number in dict.fromkeys(run.seeds[:1] if run.untrained else seeds):
             training = Training(run, number, settings)
             training.schedule, training.data  # noqa: B018 (raise where there is none)
@@ -329,6 +330,8 @@ def parse(arguments: Optional[List[str]]):
         "--jobs": {"type": positive, "default": 1, "metavar": "N", "help": "trainings at a time (default: 1)"},
         "--threads": {"type": positive, "metavar": "N", "help": "of each (default: the cores, shared by the jobs)"},
         "--device": {"choices": ("cpu", "cuda"), "help": "default: cuda where torch sees a GPU"},
+        "--matmul-precision": {"choices": PRECISIONS, "help": "of products in training, as fairseq-train has it here; "
+                               "scores are computed without (default: torch's, highest)"},
     }.items():  # fmt: skip
         runs.add_argument(flag, **settings)
     return parser.parse_args(arguments)

@@ -27,14 +27,14 @@ from rntn_plugins.data.label_dictionary import LabelDictionary, become
 from rntn_plugins.data.predicted_file import PredictedFile
 from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 from rntn_plugins.tasks.conllu_interactive import Waiting, end_input_with_an_empty_line
-from rntn_plugins.tasks.denormals import DenormalsConfig, flush_denormals
+from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 from rntn_plugins.tasks.label_generation import Allowed, LabelGenerator, LabelSequenceGenerator, Scores
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class ConlluConfig(DenormalsConfig, BestMetricConfig):
+class ConlluConfig(ArithmeticConfig, BestMetricConfig):
     data: str = field(default=MISSING, metadata={"help": "folder that scripts/prepare_conllu.py wrote"})
     input_columns: Optional[str] = field(
         default=None,
@@ -77,7 +77,7 @@ class ConlluTask(FairseqTask):
     labels_per_word = 1
 
     def __init__(self, cfg) -> None:
-        flush_denormals(cfg)
+        set_arithmetic(cfg)
         super().__init__(cfg)
         impl = plain(cfg.dataset_impl)
         # outside of fairseq's own configuration nothing fills the interpolation in

@@ -20,13 +20,13 @@ from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot,
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
 from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
-from rntn_plugins.tasks.denormals import DenormalsConfig, flush_denormals
+from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class RNTNLanguageModelingConfig(DenormalsConfig, BestMetricConfig):
+class RNTNLanguageModelingConfig(ArithmeticConfig, BestMetricConfig):
     data: str = field(default=MISSING, metadata={"help": "folder that fairseq-preprocess --only-source wrote"})
     tokens_per_sample: int = field(
         default=35, metadata={"help": "T: block length of truncated back-propagation through time"}
@@ -67,7 +67,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     """
 
     def __init__(self, cfg, dictionary: Dictionary) -> None:
-        flush_denormals(cfg)
+        set_arithmetic(cfg)
         super().__init__(cfg, dictionary)
         if cfg.tokens_per_sample < 1:
             raise ValueError(f"--tokens-per-sample {cfg.tokens_per_sample} must be at least 1")

@@ -310,6 +310,10 @@ def schedules(manifest: Manifest, results: Results, base: Path) -> List[str]:
     parts = [SCHEDULES, tables.schedules_table(manifest, results)]
     if outdated:
         parts += ["Trained with other flags than `tasks/*/rows.toml` has now:", "\n".join(outdated)]
+    rounded = tables.rounded(results, base)
+    if rounded:
+        parts += ["Trained, in part at least, with products of matrices that round what they multiply (scored without):",
+                  "\n".join(rounded)]  # fmt: skip
     unsaid = tables.unsaid(manifest, results, base)
     if unsaid:
         parts += ["Flags that the commands of some results leave out, as they were the presets' own then:",

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from reproduction.manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, grouped, wanted
+from reproduction.training import PRECISIONS
 
 ROWS = ROOT / "results" / "rows"
 #: flags that leave a training what it is
@@ -94,6 +95,12 @@ class Result:
             return False
         started, finished = map(datetime.datetime.fromisoformat, ends)
         return (finished - started).total_seconds() < train
+
+    @property
+    def precision(self) -> Optional[str]:
+        """Of products in training (``--matmul-precision``), the least that a call of it had; ``None``: torch's own."""
+        had = [each.get("environment", {}).get("matmul_precision") for each in (self.data, *self.data.get("calls", ()))]
+        return max((each for each in had if each), key=PRECISIONS.index, default=None)
 
     @property
     def unknown_calls(self) -> bool:
@@ -310,6 +317,9 @@ def understood(file: Path, data: Any) -> Result:
     for call in data.get("calls", []):
         if type(call["updates"]) is not int or not isinstance(call["commit"] or "", str):
             raise ValueError("updates or commit of a call: no whole number, or no text")
+    for each in (where, *(call.get("environment", {}) for call in data.get("calls", []))):
+        if each.get("matmul_precision") not in (None, *PRECISIONS):
+            raise ValueError(f"matmul_precision {each['matmul_precision']!r} is none of {', '.join(PRECISIONS)}")
     if not isinstance(data.get("seconds", {}).get("train") or 0.0, (int, float)):
         raise ValueError("the seconds of the training are no number")
     result.interrupted  # noqa: B018 (ValueError: started or finished is no time)

@@ -27,7 +27,7 @@ from reproduction.checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduction.logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduction.manifest import ROOT, Refused
 from reproduction.process import allocator, alone, call, relative
-from reproduction.training import NO_WORKERS, ON_CPU, Settings, Training, digests, read_json
+from reproduction.training import NO_WORKERS, ON_CPU, PRECISION, Settings, Training, digests, read_json
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
 
@@ -109,7 +109,8 @@ def named(training: Training, command: List[str]) -> List[str]:
 def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -> None:
     """
     Raises:
-        Refused: it was begun with other flags (the device may differ, and the data lie elsewhere), or another text.
+        Refused: it was begun with other flags (device and precision may differ, and the data lie elsewhere), or
+            another text.
     """
     if not checkpoints(training.folder):
         return
@@ -124,7 +125,7 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
 
 def compared(flags: List[str]) -> List[str]:
     """Those that have to stay as they were."""
-    return [flag for flag in flags[1:] if flag not in (ON_CPU, NO_WORKERS)]
+    return [flag for flag in flags[1:] if flag not in (ON_CPU, NO_WORKERS) and not flag.startswith(PRECISION)]
 
 
 def begun(training: Training, flags: List[str], data: Dict[str, str], log: Path) -> str:
@@ -263,7 +264,11 @@ def environment(settings: Settings, command: str) -> dict:
     import benchmark
 
     asked = SimpleNamespace(threads=settings.threads, device="cuda" if settings.cuda else "cpu")
-    return {**benchmark.environment(asked, (*benchmark.CODE, "tasks")), "allocator": allocator(command)}
+    precision = settings.matmul_precision
+    return {
+        **benchmark.environment(asked, (*benchmark.CODE, "tasks")), "allocator": allocator(command),
+        **({"matmul_precision": precision} if precision and command == "train" else {}),
+    }  # fmt: skip
 
 
 def earlier(training: Training) -> Optional[dict]:

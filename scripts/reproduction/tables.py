@@ -12,6 +12,7 @@ from reproduction.claims import Judged
 from reproduction.figures import amount, plain
 from reproduction.manifest import KINDS, Manifest, Row, Run, Schedule, grouped
 from reproduction.results import Measured, Result, Results, validated
+from reproduction.training import PRECISION, PRECISIONS
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -264,6 +265,15 @@ def outdated(manifest: Manifest, results: Results, base: Path) -> List[str]:
             name = result.file.stem
             lines.append(f"- [{name}]({relative(result.file, base)}) was trained without {code(lacking)}")
     return lines
+
+
+def rounded(results: Results, base: Path) -> List[str]:
+    """A line for each precision of products less than torch's own that trainings were made with, with the results."""
+    found: Dict[str, List[str]] = {}
+    for result in results.all:
+        if result.precision not in (None, PRECISIONS[0]):
+            found.setdefault(result.precision, []).append(f"[{result.file.stem}]({relative(result.file, base)})")
+    return [f"- {code([f'{PRECISION} {name}'])}: {', '.join(files)}" for name, files in sorted(found.items())]
 
 
 def unsaid(manifest: Manifest, results: Results, base: Path) -> List[str]:

@@ -16,6 +16,8 @@ ON_CPU = "--cpu"
 #: the data are in memory: a process that loads them costs more than it spares (updates of one sentence take 1.25 times
 #: as long, see docs/performance.md)
 NO_WORKERS = "--num-workers=0"
+PRECISION = "--matmul-precision"
+PRECISIONS = ("highest", "high", "medium")
 #: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is scored
 PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
 
@@ -79,6 +81,7 @@ class Settings:
         data: binarised folders by name, from the repository's root; others are ``data-bin/NAME``.
         budget: seconds of training added to what there is, at most; ``None``: to the end of the schedule.
         cuda: whether there is a GPU to train on.
+        matmul_precision: of products in training (scores are always computed with torch's own); ``None``: torch's own.
     """
 
     kind: str
@@ -86,6 +89,7 @@ class Settings:
     budget: Optional[float]
     threads: int
     cuda: bool
+    matmul_precision: Optional[str] = None
     runs: Path = ROOT / "runs"
     results: Path = ROOT / "results" / "rows"
 
@@ -150,8 +154,10 @@ class Training:
         if schedule.script:
             return [self.data, "--output", relative(self.folder / BEST), *merged(schedule.train, self.run.flags)]
         flags = merged(merged(length_flags(schedule), schedule.train), self.run.flags)
+        precision = self.settings.matmul_precision
         return [
-            self.data, *self.common(), "--arch", self.run.arch, *flags, "--seed", str(self.seed),
+            self.data, *self.common(), *([f"{PRECISION}={precision}"] if precision else []),
+            "--arch", self.run.arch, *flags, "--seed", str(self.seed),
             "--save-dir", relative(self.folder), "--no-epoch-checkpoints", "--log-format", "simple",
             "--log-interval", "25",
         ]  # fmt: skip
