@@ -16,7 +16,8 @@ def logs_as_usual():
 
 
 @pytest.fixture(autouse=True)
-def denormals_as_torch_has_them():
-    """Tasks change this for their thread; the next test in the same process may count on it."""
+def arithmetic_as_torch_has_it():
+    """Tasks change this for their thread, or the process; the next test in the same one may count on it."""
     yield
     torch.set_flush_denormal(False)
+    torch.set_float32_matmul_precision("highest")

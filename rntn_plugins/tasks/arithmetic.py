@@ -18,10 +18,10 @@ class ArithmeticConfig(FairseqDataclass):
     )  # fmt: skip
     matmul_precision: Optional[ChoiceEnum(PRECISIONS)] = field(
         default=None,
-        metadata={"help": "of products of float32 matrices, as torch.set_float32_matmul_precision has it: 'high' rounds "
-                  "what is multiplied to TensorFloat32 on GPUs that can, 'medium' to bfloat16 on CPUs that multiply that "
-                  "faster (those with AMX), sums stay float32; default: as torch is set, which is 'highest', without "
-                  "rounding"},
+        metadata={"help": "of products of float32 matrices, as torch.set_float32_matmul_precision has it: 'high' "
+                  "rounds what is multiplied to TensorFloat32 on GPUs that can, 'medium' also to bfloat16 on CPUs that "
+                  "multiply that faster (those with AMX); sums stay float32; default: as torch is set, which is "
+                  "'highest', without rounding"},
     )  # fmt: skip
 
 

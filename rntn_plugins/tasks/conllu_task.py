@@ -25,9 +25,9 @@ from rntn_plugins.data.conllu_dataset import ConlluDataset, DataBin, Labels, Wit
 from rntn_plugins.data.conllu_lines import ConlluLines
 from rntn_plugins.data.label_dictionary import LabelDictionary, become
 from rntn_plugins.data.predicted_file import PredictedFile
+from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 from rntn_plugins.tasks.conllu_interactive import Waiting, end_input_with_an_empty_line
-from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 from rntn_plugins.tasks.label_generation import Allowed, LabelGenerator, LabelSequenceGenerator, Scores
 
 logger = logging.getLogger(__name__)

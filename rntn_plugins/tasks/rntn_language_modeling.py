@@ -19,8 +19,8 @@ from rntn_plugins.data.binarised import load_binarised
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
-from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
+from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
 
 logger = logging.getLogger(__name__)
 

@@ -312,7 +312,7 @@ def schedules(manifest: Manifest, results: Results, base: Path) -> List[str]:
         parts += ["Trained with other flags than `tasks/*/rows.toml` has now:", "\n".join(outdated)]
     rounded = tables.rounded(results, base)
     if rounded:
-        parts += ["Trained, in part at least, with products of matrices that round what they multiply (scored without):",
+        parts += ["Trained, in part at least, with products that round what they multiply (scored without):",
                   "\n".join(rounded)]  # fmt: skip
     unsaid = tables.unsaid(manifest, results, base)
     if unsaid:

@@ -47,6 +47,17 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
     assert args.cells == ["gru_lm", "elman_lm"]
 
 
+def test_products_in_training_may_be_rounded(place, corpus):
+    run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
+    assert reproduce.main([*run, "--matmul-precision", "medium"]) == 0
+    found = result(place, "one.short.seed1")
+    assert found["environment"]["matmul_precision"] == "medium"
+    assert "--matmul-precision=medium" in found["commands"]["train"]
+    assert not any("precision" in word for command in found["commands"]["score"].values() for word in command)
+    log = (place / "runs" / "one.short.seed1" / "train.log").read_text()
+    assert "'matmul_precision': medium" in log
+
+
 def test_train_score_and_write_down(place, corpus, capsys):
     assert reproduce.main(["run", "P", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]) == 0
     one, two = (result(place, f"{name}.short.seed1") for name in ("one", "two"))

@@ -272,6 +272,21 @@ def test_machines(manifest, rows):
     assert "not committed: 1" in page
 
 
+def test_products_that_were_rounded_are_told(manifest, rows):
+    xeon = {"processor": "Xeon"}
+    result(rows, "gru", 110.0, environment={**xeon, "matmul_precision": "highest"})
+    assert "--matmul-precision" not in page_of(manifest, rows)
+    call = {"started": "2026-01-01T00:00:00", "updates": 0, "commit": None, "modified": None, "wall": 1.0}
+    rounded = {**call, "environment": {**xeon, "matmul_precision": "medium"}}
+    result(rows, "rntn", 110.0, environment=xeon, calls=[rounded, {**call, "updates": 100, "environment": xeon}])
+    result(rows, "gru", 110.0, seed=2, environment={**xeon, "matmul_precision": "high"})
+    page = page_of(manifest, rows)
+    assert [each for each in page.splitlines() if each.startswith("- `--matmul-precision")] == [
+        f"- `--matmul-precision {how}`: [{name}](results/rows/{name}.json)"
+        for how, name in (("high", "gru.short.seed2"), ("medium", "rntn.short.seed1"))
+    ]
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -302,6 +317,7 @@ def test_machines(manifest, rows):
         (lambda text: text.replace('"complete": ', '"complete": "no", "x": '), "'no' is neither true nor false"),
         (lambda text: text.replace('{"ppl": 110.0}}', '{"ppl": 1' + 400 * "0" + "}}"), "too large"),
         (lambda text: text.replace('"processor": "AMD EPYC"', '"processor": 5'), "processor .*: 5 is no text"),
+        (lambda text: text.replace('"cores": 2', '"matmul_precision": "low"'), "precision 'low' is none of highest"),
         (lambda text: text.replace('"updates": 300, ', f'"updates": {"9" * 400}, '), "too large"),
         (lambda text: text.replace('"updates": 200', f'"updates": {"9" * 400}'), "too large"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": [5]'), "not subscriptable"),

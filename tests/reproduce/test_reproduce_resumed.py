@@ -286,11 +286,13 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
     assert "was begun with other flags" in said and "--lr 1" in said and "to begin anew" in said
 
 
-def test_begun_on_a_cpu_it_may_go_on_on_a_gpu(place, tmp_path):
+@pytest.mark.parametrize("precision", [None, "medium"])
+def test_begun_on_a_cpu_it_may_go_on_on_a_gpu_or_with_other_products(precision, place, tmp_path):
     run = reproduction.manifest.load().runs["one"]
     for cuda in (False, True):
         (tmp_path / "dict.txt").write_text("")
-        training = reproduce.Training(run, 1, reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, cuda))
+        settings = reproduce.Settings("paper", {"tiny": str(tmp_path)}, None, 1, cuda, precision if cuda else None)
+        training = reproduce.Training(run, 1, settings)
         training.folder.mkdir(parents=True, exist_ok=True)
         flags = training.train_flags()
         assert ("--cpu" in flags) != cuda

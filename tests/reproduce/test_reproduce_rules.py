@@ -158,7 +158,7 @@ def test_what_is_no_training_has_one_seed(place, corpus, capsys):
     args = reproduce.parse(["run", "P", "--seeds", "2", "3", "--data", f"tiny={corpus}", "--device", "cpu"])
     found = reproduce.trainings(reproduction.manifest.load(), args, reproduce.settings_of(args))
     assert [(each.run.id, each.seed) for each in found] == [("one", 1), ("two", 2), ("two", 3)]
-    assert capsys.readouterr().out == "one: no training; --seeds and --budget do not change it\n"
+    assert capsys.readouterr().out == "one: no training; --seeds, --budget and --matmul-precision do not change it\n"
 
 
 def test_progress_of_a_training(place, capsys):

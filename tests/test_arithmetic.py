@@ -1,4 +1,4 @@
-"""Numbers below 1.2e-38: 0 in this package's tasks, kept on request."""
+"""How this package's tasks compute: numbers below 1.2e-38 as 0, or kept on request; products as exactly as asked."""
 
 import subprocess
 import sys
@@ -73,12 +73,41 @@ def test_all_threads_that_start_later_do():
         assert kept("late") == SIZE // 2
 
 
-@needs_flushing
-@pytest.mark.parametrize("flags, keep", [([], False), (["--keep-denormals"], True)])
-def test_the_flag(flags, keep):
+@pytest.mark.parametrize(
+    "flags, keep, precision",
+    [
+        ([], False, None),
+        (["--keep-denormals"], True, None),
+        (["--matmul-precision", "medium"], False, "medium"),
+    ],
+)
+def test_the_flags(flags, keep, precision):
     from fairseq import options
     from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 
     parser = options.get_eval_lm_parser("rntn_language_modeling")
     arguments = options.parse_args_and_arch(parser, ["nowhere", "--path", "nowhere", *flags])
-    assert convert_namespace_to_omegaconf(arguments).task.keep_denormals is keep
+    task = convert_namespace_to_omegaconf(arguments).task
+    assert task.keep_denormals is keep and task.matmul_precision == precision
+
+
+@pytest.mark.parametrize("make", [make_language_modelling, make_tagging])
+def test_products_are_as_exact_as_asked(make, folder):
+    make(folder)
+    assert torch.get_float32_matmul_precision() == "highest"
+    make(folder, matmul_precision="medium")
+    assert torch.get_float32_matmul_precision() == "medium"
+    make(folder)  # leaves what was set, here or by a user's own program, as it is
+    assert torch.get_float32_matmul_precision() == "medium"
+    with pytest.raises(ValueError, match="--matmul-precision low is none of highest, high, medium"):
+        make(folder, matmul_precision="low")
+
+
+@pytest.mark.skipif(not torch.cpu._is_amx_tile_supported(), reason="this processor has no quicker products")
+def test_medium_products_round_what_they_multiply(folder):
+    make_language_modelling(folder, matmul_precision="medium")
+    a, b = torch.randn(64, 300), torch.randn(300, 500)
+    rounded = a.bfloat16().double() @ b.bfloat16().double()
+    exact = a.double() @ b.double()
+    found = (a @ b).double()
+    assert (found - rounded).norm() < 1e-6 * exact.norm() < (found - exact).norm() < 4e-3 * exact.norm()
