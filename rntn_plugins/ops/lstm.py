@@ -7,7 +7,7 @@ from typing import List, Tuple
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.products import Factor, by_onednn, product
+from rntn_plugins.ops.products import Factor, by_onednn, product, rounds
 from rntn_plugins.ops.recurrence import (
     Kernel,
     every_state,
@@ -91,7 +91,7 @@ class LSTM(Kernel):
 
 def torch_is_quicker(x: Tensor, *others: Tensor) -> bool:
     """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker."""
-    return by_onednn(x, *others) and not torch.is_autocast_enabled("cpu") and not others_are_taken()
+    return by_onednn(x, *others) and not rounds() and not torch.is_autocast_enabled("cpu") and not others_are_taken()
 
 
 def by_torch(

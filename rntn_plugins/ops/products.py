@@ -3,7 +3,8 @@
 torch's own products go to its BLAS. For float32 torch also has oneDNN, which on many processors with AVX-512 is up to
 twice as quick for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay
 out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices.
-Small products, other types and other devices are left to torch.
+Small products, other types and other devices are left to torch, and so is what it was told to round to bfloat16
+(``--matmul-precision medium``) on a processor with AMX: its own go to oneDNN then, without the copies made here.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+AMX = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 STEP_WORK = 1_000_000  # multiply-adds of a step below which torch's own product is as quick
 STEP_MATRIX = 0 if AVX512 else 500_000  # the same, by the numbers of its matrix
 SMALL_WORK = 4_000_000  # multiply-adds of a single product below which torch's own is as quick
@@ -26,6 +28,13 @@ _linear = _lay_out = None
 if torch.backends.mkldnn.is_available():
     _linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     _lay_out = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
+
+
+def rounds() -> bool:
+    """Whether torch's products of float32 matrices on the CPU round what they multiply to bfloat16, and are quicker."""
+    products = getattr(torch.backends.mkldnn, "matmul", None)  # torch 2.9
+    precision = getattr(products, "fp32_precision", None) or torch.get_float32_matmul_precision()
+    return AMX and precision in ("bf16", "medium")
 
 
 def by_onednn(*tensors: Tensor) -> bool:
@@ -65,7 +74,7 @@ def product_into(out: Tensor, a: Tensor, b: Tensor, add: bool, scale: float = 1.
 
 def is_quicker(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN has the product of two matrices and is the quicker library for it."""
-    if a.size(0) * b.numel() < SMALL_WORK or b.size(1) == 1 or not by_onednn(a, b):
+    if a.size(0) * b.numel() < SMALL_WORK or b.size(1) == 1 or not by_onednn(a, b) or rounds():
         return False
     return AVX512 or (
         a.size(0) in FEW and b.numel() >= LARGE and (b.size(1) > b.size(0) or torch.get_num_threads() > 1)
@@ -99,7 +108,7 @@ class Factor:
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
         large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
-        self.onednn = rows > 1 and large and by_onednn(matrix)
+        self.onednn = rows > 1 and large and by_onednn(matrix) and not rounds()
         self._turned, self._uses = None, 0
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ import torch
 from rntn_plugins.ops import bilinear, products
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
+from rntn_plugins.ops.lstm import torch_is_quicker
 from rntn_plugins.ops.products import LONG, STEP_WORK, Factor, product, product_into
 
 
@@ -173,6 +174,22 @@ def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability
     assert elsewhere.Factor(torch.randn(400, 400), 20).onednn == single
     assert elsewhere.Factor(torch.randn(400, 1600), 20).onednn
     assert not elsewhere.Factor(torch.randn(400, 1600), 1).onednn and not elsewhere.Factor(torch.randn(9, 9), 20).onednn
+
+
+@pytest.mark.parametrize("precision, amx", [("highest", True), ("high", True), ("medium", False), ("medium", True)])
+def test_what_torch_rounds_and_multiplies_faster_is_left_to_it(precision, amx, avx512, monkeypatch):
+    monkeypatch.setattr(products, "AMX", amx)
+    torch.set_float32_matmul_precision(precision)
+    rounded = precision == "medium" and amx
+    few, matrix = torch.randn(20, 600), torch.randn(600, 700)
+    assert products.is_quicker(few, matrix) != rounded and Factor(matrix, 20).onednn != rounded
+    assert torch_is_quicker(few) != rounded
+    wanted = few @ matrix  # rounded or not, but alike
+    close(product(few, matrix), wanted)
+    close(Factor(matrix, 20).of(few), wanted)
+    into = torch.full((20, 700), float("nan"))
+    product_into(into, few, matrix, add=False)
+    close(into, wanted)
 
 
 @pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])
