@@ -4,7 +4,8 @@ torch's own products go to its BLAS. For float32 torch also has oneDNN, which on
 twice as quick for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay
 out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices.
 Small products, other types and other devices are left to torch, and so is what it was told to round to bfloat16
-(``--matmul-precision medium``) on a processor with AMX: its own go to oneDNN then, without the copies made here.
+(``--matmul-precision medium``) on a processor with AMX, but for a recurrent step's matrix: torch's own products go to
+oneDNN then, without the copies made here.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ class Factor:
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
         large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
-        self.onednn = rows > 1 and large and by_onednn(matrix) and not rounds()
+        self.onednn = rows > 1 and large and by_onednn(matrix)
         self._turned, self._uses = None, 0
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:
