@@ -216,7 +216,9 @@ def one(training: Training, manifest: Manifest) -> str:
     say(f"{training.name}: started; its log is {training.folder}/train.log")
     result = carry_out(training, manifest.evaluations(training.run.id))
     if "kept" in result:
-        return f"{summary(result['kept'])}; not kept, as an earlier result went further: {summary(result)}"
+        as_far = result["complete"] and result["kept"]["complete"]
+        better = "is as long, without rounded products" if as_far else "went further"
+        return f"{summary(result['kept'])}; not kept, as an earlier result {better}: {summary(result)}"
     return summary(result)
 
 

@@ -89,9 +89,17 @@ class LSTM(Kernel):
         return self.d_x, product(flat(self.d_x).t(), flat(self.hs[:-1]))
 
 
-def torch_is_quicker(x: Tensor, *others: Tensor) -> bool:
-    """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker."""
-    return by_onednn(x, *others) and not rounds() and not torch.is_autocast_enabled("cpu") and not others_are_taken()
+#: multiply-adds of a step from which this kernel is the quicker one where torch's products round, in training and else
+ROUNDED_WORK = {True: 3_000_000, False: 16_000_000}
+
+
+def torch_is_quicker(weight_hh: Tensor, *carry: Tensor) -> bool:
+    """Whether :func:`by_torch` takes oneDNN's LSTM, one call for all steps: what this kernel computes, but quicker.
+    Its products never round."""
+    if not by_onednn(weight_hh, *carry) or torch.is_autocast_enabled("cpu") or others_are_taken():
+        return False
+    trains = torch.is_grad_enabled() and weight_hh.requires_grad
+    return len(carry[0]) * weight_hh.numel() < ROUNDED_WORK[trains] or not rounds()
 
 
 def by_torch(

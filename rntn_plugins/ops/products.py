@@ -4,19 +4,19 @@ torch's own products go to its BLAS. For float32 torch also has oneDNN, which on
 twice as quick for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay
 out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices.
 Small products, other types and other devices are left to torch, and so is what it was told to round to bfloat16
-(``--matmul-precision medium``) on a processor with AMX, but for a recurrent step's matrix: torch's own products go to
-oneDNN then, without the copies made here.
+(``--matmul-precision medium``) where it does, on a processor with AMX: its own products go to oneDNN then, without the
+copies made here. A recurrent step's matrix is laid out all the same, if such a product rounds too (not in torch 2.6).
 """
 
 from __future__ import annotations
 
-from typing import Optional
+import functools
+from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
-AMX = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)()
 STEP_WORK = 1_000_000  # multiply-adds of a step below which torch's own product is as quick
 STEP_MATRIX = 0 if AVX512 else 500_000  # the same, by the numbers of its matrix
 SMALL_WORK = 4_000_000  # multiply-adds of a single product below which torch's own is as quick
@@ -32,10 +32,29 @@ if torch.backends.mkldnn.is_available():
 
 
 def rounds() -> bool:
-    """Whether torch's products of float32 matrices on the CPU round what they multiply to bfloat16, and are quicker."""
+    """Whether torch's products of float32 matrices on the CPU round what they multiply to bfloat16, and so are quicker:
+    it was told to, and is able to."""
     products = getattr(torch.backends.mkldnn, "matmul", None)  # torch 2.9
     precision = getattr(products, "fp32_precision", None) or torch.get_float32_matmul_precision()
-    return AMX and precision in ("bf16", "medium")
+    return precision in ("bf16", "medium") and torch_rounds()
+
+
+@functools.cache
+def torch_rounds() -> bool:
+    """Whether torch rounds where it is told to, which it must be told when this is first asked."""
+    return _rounds(torch.mm)
+
+
+@functools.cache
+def onednn_rounds() -> bool:
+    """The same of the products of :class:`Factor`."""
+    return _rounds(lambda a, b: _linear(a, b.t().contiguous(), None, "none", [], ""))
+
+
+def _rounds(multiply: Callable[[Tensor, Tensor], Tensor]) -> bool:
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        a, b = (torch.full(shape, 1.001, dtype=torch.float32, device="cpu") for shape in ((64, 256), (256, 256)))
+        return bool((multiply(a, b) - 256 * 1.001**2).abs().max() > 0.1)  # 1.001 in bfloat16 is 1
 
 
 def by_onednn(*tensors: Tensor) -> bool:
@@ -109,7 +128,7 @@ class Factor:
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
         large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
-        self.onednn = rows > 1 and large and by_onednn(matrix)
+        self.onednn = rows > 1 and large and by_onednn(matrix) and (onednn_rounds() or not rounds())
         self._turned, self._uses = None, 0
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:

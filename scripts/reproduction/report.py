@@ -47,6 +47,9 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
 DAGGER = "- **†**: trained with other flags than the recipe has now ([Schedules](#schedules)); counts in claims too."
+DOUBLE_DAGGER = (
+    "- **‡**: trained, in part at least, with products that round what they multiply ([Schedules](#schedules))."
+)
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
 that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths it
@@ -108,7 +111,8 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     judged = [judge(manifest, results, claim) for claim in manifest.claims]
     judged.sort(key=lambda each: order.index(each.claim["paper"]))
     marked = any(each.lacking(manifest.runs[each.run]) for each in results.all)
-    head = f"{HEAD}\n{DAGGER}" if marked else HEAD
+    rounded = any(each.precision for each in results.all)
+    head = "\n".join([HEAD, *[DAGGER] * marked, *[DOUBLE_DAGGER] * rounded])
     parts = [head, machines(results), *headlines(manifest, judged), "## Summary", summary(manifest, results, judged)]
     for paper in order:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]

@@ -98,9 +98,7 @@ class Result:
 
     @property
     def precision(self) -> Optional[str]:
-        """Of products in training (``--matmul-precision``), the least that a call of it had; ``None``: torch's own."""
-        had = [each.get("environment", {}).get("matmul_precision") for each in (self.data, *self.data.get("calls", ()))]
-        return max((each for each in had if each), key=PRECISIONS.index, default=None)
+        return precision(self.data)
 
     @property
     def unknown_calls(self) -> bool:
@@ -216,6 +214,17 @@ def measured(results: Sequence[Result], evaluate: Sequence[str] = ()) -> Optiona
 def rank(result: Result) -> tuple:
     """What is trained further is better; then what came to its end; then the paper's schedule."""
     return result.share, result.complete, result.kind == "paper"
+
+
+def precision(data: Dict[str, Any]) -> Optional[str]:
+    """Of a result's products in training (``--matmul-precision``), the least that a call that made updates had and by
+    which its machine rounds; ``None``: none was rounded."""
+    calls = data.get("calls", [])
+    ends = [*(call["updates"] for call in calls[1:]), data["updates"]]
+    trained = [call for call, end in zip(calls, ends) if end > call["updates"]]
+    where = [each.get("environment", {}) for each in (data, *trained)]
+    had = [each.get("matmul_precision") for each in where if each.get("rounds", True)]
+    return max((each for each in had if each not in (None, PRECISIONS[0])), key=PRECISIONS.index, default=None)
 
 
 def near(one: float, other: float) -> bool:

@@ -87,6 +87,7 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
     came = described(training, log_of_all, said)
     made = calls.ended(time.monotonic() - clock, came["updates"])
     seconds = {"train": round(saved(training.folder)[1], 1), "wall": made.pop("wall")}
+    flags = with_precision(flags, made["environment"].get("matmul_precision"))  # which this call may not have trained
     found = {
         **came, "curve": curve(log_of_all), "valid": valid, "test": scores, "seconds": seconds,
         "commands": {"train": named(training, [command, *flags]),
@@ -126,6 +127,13 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
 def compared(flags: List[str]) -> List[str]:
     """Those that have to stay as they were."""
     return [flag for flag in flags[1:] if flag not in (ON_CPU, NO_WORKERS) and not flag.startswith(PRECISION)]
+
+
+def with_precision(flags: List[str], precision: Optional[str]) -> List[str]:
+    """The flags of a training, as of a call with this precision of products."""
+    others = [flag for flag in flags if not flag.startswith(PRECISION)]
+    place = others.index("--arch") if "--arch" in others else 0
+    return [*others[:place], f"{PRECISION}={precision}", *others[place:]] if precision else others
 
 
 def begun(training: Training, flags: List[str], data: Dict[str, str], log: Path) -> str:
@@ -267,8 +275,24 @@ def environment(settings: Settings, command: str) -> dict:
     precision = settings.matmul_precision
     return {
         **benchmark.environment(asked, (*benchmark.CODE, "tasks")), "allocator": allocator(command),
-        **({"matmul_precision": precision} if precision and command == "train" else {}),
+        **({"matmul_precision": precision, "rounds": rounding(settings)} if precision and command == "train" else {}),
     }  # fmt: skip
+
+
+def rounding(settings: Settings) -> bool:
+    """Whether this machine's products round what they multiply at the precision asked for."""
+    import torch
+
+    from rntn_plugins.ops import products
+
+    if settings.cuda:
+        return settings.matmul_precision != "highest" and torch.cuda.get_device_capability() >= (8, 0)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(settings.matmul_precision)
+    try:
+        return products.rounds()
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def earlier(training: Training) -> Optional[dict]:
@@ -309,9 +333,11 @@ def log_of(training: Training) -> Path:
 
 def further(one: dict, other: dict) -> bool:
     """Whether *one* was trained further than *other*; of two whole trainings neither was, as the schedule may have
-    become another since."""
+    become another since, but for one without rounded products by the same flags."""
     if one["complete"] and other["complete"]:
-        return False
+        exact = [reproduction.results.precision(each) is None for each in (one, other)]
+        commands = [with_precision(each.get("commands", {}).get("train", []), None) for each in (one, other)]
+        return exact == [True, False] and commands[0] == commands[1]
     return (one["complete"], one["of_schedule"], one["updates"]) > (
         other["complete"], other["of_schedule"], other["updates"]
     )  # fmt: skip

@@ -12,7 +12,7 @@ from reproduction.claims import Judged
 from reproduction.figures import amount, plain
 from reproduction.manifest import KINDS, Manifest, Row, Run, Schedule, grouped
 from reproduction.results import Measured, Result, Results, validated
-from reproduction.training import PRECISION, PRECISIONS
+from reproduction.training import PRECISION
 
 #: decimals at least; more where a paper's table has more
 DECIMALS = {"ppl": 1, "bpc": 2, "upos_accuracy": 2, "label_accuracy": 2, "seconds": 2}
@@ -83,10 +83,13 @@ def difference(found: Measured, published: float, decimals: int) -> str:
 
 def links(results: Sequence[Result], run: Run, base: Path) -> str:
     """A link to the JSON of each seed, relative to *base*, and whether it was trained as the manifest has it now."""
-    return ", ".join(
-        f"[{each.kind}, {each.seed}]({relative(each.file, base)}){' †' if each.lacking(run) else ''}"
-        for each in results
-    )
+    return ", ".join(f"[{each.kind}, {each.seed}]({relative(each.file, base)}){marks(run, each)}" for each in results)
+
+
+def marks(run: Run, *results: Result) -> str:
+    """`` †``: one was trained with other flags than the manifest has now; `` ‡``: with products that were rounded."""
+    lacking, rounded = any(each.lacking(run) for each in results), any(each.precision for each in results)
+    return " †" * lacking + " ‡" * rounded
 
 
 def relative(file: Path, base: Path) -> str:
@@ -154,27 +157,26 @@ def course(found: Measured, curve: Dict[int, float]) -> str:
     return f"{said} in validation{what} after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
 
 
-def dagger(manifest: Manifest, found: Measured) -> str:
-    """`` †`` behind what was trained with other flags than the manifest has now."""
-    return " †" * any(each.lacking(manifest.runs[each.run]) for each in found.results)
+def marked(manifest: Manifest, found: Measured) -> str:
+    return marks(manifest.runs[found.results[0].run], *found.results)
 
 
 def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
     rows = []
     for each in judged:
         sides = [(each.claim[name], found) for name, found in (("better", each.better), ("worse", each.worse))]
-        said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)}){dagger(manifest, found)}"
+        said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)}){marked(manifest, found)}"
                 for run, found in sides if found]  # fmt: skip
         if each.curves:
             courses = [course(found, curve) for (_, found), curve in zip(sides, each.curves)]
-            said = [f"`{run}` {text} ({share(found)}){dagger(manifest, found)}"
+            said = [f"`{run}` {text} ({share(found)}){marked(manifest, found)}"
                     for (run, found), text in zip(sides, courses)]  # fmt: skip
         for found in each.longer:
             numbers = "" if each.curves else f" {ours(found, claim_decimals(found))}"
-            how_long = f"({scored(found)}){dagger(manifest, found)}"
+            how_long = f"({scored(found)}){marked(manifest, found)}"
             said += [f"by a longer training, not compared: `{found.results[0].run}`{numbers} {how_long}"]
         if each.shorter and "epochs" not in each.claim:
-            pair = [f"`{run}` {ours(found, claim_decimals(found))}{dagger(manifest, found)}"
+            pair = [f"`{run}` {ours(found, claim_decimals(found))}{marked(manifest, found)}"
                     for (run, _), found in zip(sides, (each.shorter.better, each.shorter.worse))]  # fmt: skip
             said += [f"by a shorter training of more seeds ({share(each.shorter.better)}): {', '.join(pair)}"]
         flags = each.claim["evaluate"]
@@ -192,7 +194,7 @@ def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
         theirs = [printed(manifest, claim["paper"], claim["better"], claim["evaluate"]),
                   printed(manifest, claim["paper"], claim["worse"])]  # fmt: skip
         numbers = [ours(side, claim_decimals(side)) if side else "–" for side in found]
-        lengths = dict.fromkeys(share(side) + dagger(manifest, side) for side in found if side)
+        lengths = dict.fromkeys(share(side) + marked(manifest, side) for side in found if side)
         compared = ("; ".join(said) for said in (theirs, numbers, lengths))
         rows.append([claim["paper"], claim["text"], *compared, verdict(each)])
     return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict"], rows)
@@ -268,10 +270,10 @@ def outdated(manifest: Manifest, results: Results, base: Path) -> List[str]:
 
 
 def rounded(results: Results, base: Path) -> List[str]:
-    """A line for each precision of products less than torch's own that trainings were made with, with the results."""
+    """A line for each precision by which products of trainings were rounded, with the results."""
     found: Dict[str, List[str]] = {}
     for result in results.all:
-        if result.precision not in (None, PRECISIONS[0]):
+        if result.precision:
             found.setdefault(result.precision, []).append(f"[{result.file.stem}]({relative(result.file, base)})")
     return [f"- {code([f'{PRECISION} {name}'])}: {', '.join(files)}" for name, files in sorted(found.items())]
 

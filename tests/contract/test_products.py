@@ -5,10 +5,9 @@ import importlib.util
 import pytest
 import torch
 
-from rntn_plugins.ops import bilinear, products
+from rntn_plugins.ops import bilinear, lstm, products
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
-from rntn_plugins.ops.lstm import torch_is_quicker
 from rntn_plugins.ops.products import LONG, STEP_WORK, Factor, product, product_into
 
 
@@ -176,20 +175,54 @@ def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability
     assert not elsewhere.Factor(torch.randn(400, 1600), 1).onednn and not elsewhere.Factor(torch.randn(9, 9), 20).onednn
 
 
-@pytest.mark.parametrize("precision, amx", [("highest", True), ("high", True), ("medium", False), ("medium", True)])
-def test_what_torch_rounds_and_multiplies_faster_is_left_to_it(precision, amx, avx512, monkeypatch):
-    monkeypatch.setattr(products, "AMX", amx)
+@pytest.mark.parametrize("precision, able", [("highest", True), ("high", True), ("medium", False), ("medium", True)])
+def test_what_torch_rounds_and_multiplies_faster_is_left_to_it(precision, able, avx512, monkeypatch):
+    monkeypatch.setattr(products, "torch_rounds", lambda: able)
     torch.set_float32_matmul_precision(precision)
-    rounded = precision == "medium" and amx
+    rounded = precision == "medium" and able
     few, matrix = torch.randn(20, 600), torch.randn(600, 700)
-    assert products.is_quicker(few, matrix) != rounded and torch_is_quicker(few) != rounded
-    assert Factor(matrix, 20).onednn, "a step's matrix is laid out all the same"
-    wanted = few @ matrix  # rounded or not, but alike
-    close(product(few, matrix), wanted)
-    close(Factor(matrix, 20).of(few), wanted)
-    into = torch.full((20, 700), float("nan"))
+    assert products.is_quicker(few, matrix) != rounded
+    for laid_out_rounds in (True, False):
+        monkeypatch.setattr(products, "onednn_rounds", lambda: laid_out_rounds)  # noqa: B023
+        assert Factor(matrix, 20).onednn == (laid_out_rounds or not rounded)
+    into = torch.empty(20, 700)
     product_into(into, few, matrix, add=False)
-    close(into, wanted)
+    wanted = few.double() @ matrix.double()
+    for found in (product(few, matrix), into, Factor(matrix, 20).of(few)):
+        assert (found - wanted).norm() < 4e-3 * wanted.norm()  # rounded, where this processor does
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize(
+    "trains, rows, units, small",
+    [
+        (True, 20, 128, True),
+        (True, 20, 254, False),
+        (True, 1, 650, True),
+        (False, 20, 254, True),
+        (False, 64, 254, False),
+    ],
+)
+def test_large_lstms_go_by_the_kernel_where_torch_rounds(trains, rows, units, small, rounded, avx512, monkeypatch):
+    monkeypatch.setattr(lstm, "rounds", lambda: rounded)
+    weight, carry = torch.empty(4 * units, units, requires_grad=True), [torch.empty(rows, units)] * 2
+    with torch.set_grad_enabled(trains):
+        assert lstm.torch_is_quicker(weight, *carry) == (small or not rounded)
+
+
+@pytest.mark.skipif(not products.by_onednn(torch.ones(1)), reason="torch has no oneDNN here")
+@pytest.mark.parametrize("multiply", [torch.mm, lambda a, b: products._product(a, b)])
+def test_whether_products_round(multiply):
+    """What the choice goes by is what a product does."""
+    torch.set_float32_matmul_precision("highest")
+    assert not products._rounds(multiply) and not products.rounds()
+    torch.set_float32_matmul_precision("medium")
+    a, b = torch.randn(70, 300), torch.randn(300, 90)
+    exact, rounded = a.double() @ b.double(), (a.bfloat16().double() @ b.bfloat16().double())
+    nearer = (multiply(a, b) - rounded).norm() < (multiply(a, b) - exact).norm()
+    assert products._rounds(multiply) == bool(nearer)
+    assert not products._rounds(lambda a, b: a.double() @ b.double())
+    assert products._rounds(lambda a, b: a.bfloat16().float() @ b.bfloat16().float())
 
 
 @pytest.mark.parametrize("tensor", [torch.randn(600, 600, dtype=torch.float64), torch.randn(3, 4)])

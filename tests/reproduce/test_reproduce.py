@@ -47,15 +47,49 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
     assert args.cells == ["gru_lm", "elman_lm"]
 
 
-def test_products_in_training_may_be_rounded(place, corpus):
+@pytest.mark.parametrize("rounds", [True, False])
+def test_products_in_training_may_be_rounded(rounds, place, corpus, monkeypatch):
+    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: rounds)
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
     assert reproduce.main([*run, "--matmul-precision", "medium"]) == 0
     found = result(place, "one.short.seed1")
-    assert found["environment"]["matmul_precision"] == "medium"
+    assert found["environment"]["matmul_precision"] == "medium" and found["environment"]["rounds"] == rounds
+    assert reproduction.results.precision(found) == ("medium" if rounds else None)
     assert "--matmul-precision=medium" in found["commands"]["train"]
     assert not any("precision" in word for command in found["commands"]["score"].values() for word in command)
     log = (place / "runs" / "one.short.seed1" / "train.log").read_text()
     assert "'matmul_precision': medium" in log
+    assert reproduce.main(run) == 0  # which makes no updates, but scores: how it was trained is not changed by that
+    again = result(place, "one.short.seed1")
+    assert len(again["calls"]) == 2 and again["commands"] == found["commands"]
+    assert reproduction.results.precision(again) == ("medium" if rounds else None)
+
+
+def test_a_scoring_call_does_not_tell_how_products_were_in_training(place, corpus, monkeypatch):
+    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: True)
+    run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
+    for more in ([], ["--matmul-precision", "medium"]):
+        assert reproduce.main([*run, *more]) == 0
+        found = result(place, "one.short.seed1")
+        assert reproduction.results.precision(found) is None
+        assert not any("precision" in word for word in found["commands"]["train"])
+
+
+@pytest.mark.parametrize("first, second, kept", [(None, "medium", "first"), ("medium", None, "second")])
+def test_rounded_products_do_not_take_the_place_of_exact_ones(first, second, kept, place, corpus, monkeypatch, capsys):
+    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: True)
+    run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
+    for precision in (first, second):
+        shutil.rmtree(place / "runs", ignore_errors=True)
+        assert reproduce.main([*run, *(["--matmul-precision", precision] if precision else [])]) == 0
+    assert reproduction.results.precision(result(place, "one.short.seed1")) is None
+    said = capsys.readouterr().out
+    assert ("not kept, as an earlier result is as long, without rounded products: " in said) == (kept == "first")
+    rows = place / "tasks" / "tiny" / "rows.toml"  # by another schedule they do
+    rows.write_text(rows.read_text().replace("--lr 1", "--lr 2").replace("--lr 0.5", "--lr 2"))
+    shutil.rmtree(place / "runs")
+    assert reproduce.main([*run, "--matmul-precision", "medium"]) == 0
+    assert reproduction.results.precision(result(place, "one.short.seed1")) == "medium"
 
 
 def test_train_score_and_write_down(place, corpus, capsys):

@@ -275,16 +275,24 @@ def test_machines(manifest, rows):
 def test_products_that_were_rounded_are_told(manifest, rows):
     xeon = {"processor": "Xeon"}
     result(rows, "gru", 110.0, environment={**xeon, "matmul_precision": "highest"})
-    assert "--matmul-precision" not in page_of(manifest, rows)
+    page = page_of(manifest, rows)
+    assert "--matmul-precision" not in page and "‡" not in page
     call = {"started": "2026-01-01T00:00:00", "updates": 0, "commit": None, "modified": None, "wall": 1.0}
     rounded = {**call, "environment": {**xeon, "matmul_precision": "medium"}}
     result(rows, "rntn", 110.0, environment=xeon, calls=[rounded, {**call, "updates": 100, "environment": xeon}])
+    scored = {**rounded, "updates": 300}  # by a call that made no updates
+    result(rows, "plain", 110.0, environment=xeon, calls=[{**call, "environment": xeon}, scored])
+    unable = {**xeon, "matmul_precision": "medium", "rounds": False}
+    result(rows, "lstm", 110.0, environment=unable)
     result(rows, "gru", 110.0, seed=2, environment={**xeon, "matmul_precision": "high"})
     page = page_of(manifest, rows)
     assert [each for each in page.splitlines() if each.startswith("- `--matmul-precision")] == [
         f"- `--matmul-precision {how}`: [{name}](results/rows/{name}.json)"
         for how, name in (("high", "gru.short.seed2"), ("medium", "rntn.short.seed1"))
     ]
+    assert "- **‡**: trained, in part" in page
+    assert "(results/rows/gru.short.seed2.json) ‡" in page and "(results/rows/gru.short.seed1.json) ‡" not in page
+    assert "10 %, short, 3 epochs) ‡" in line(page, "GRURNTN < GRU")[3]
 
 
 @pytest.mark.parametrize(
