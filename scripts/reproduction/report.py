@@ -100,13 +100,18 @@ def write(manifest: Manifest, results: Results, out: Path = ROOT / "RESULTS.md")
     Raises:
         Refused: as :func:`write_all`.
     """
-    results.check(manifest)
     with whole(out) as part:
         part.write_text(page(manifest, results, out.parent), encoding="utf-8")
     return out
 
 
 def page(manifest: Manifest, results: Results, base: Path) -> str:
+    """The text of RESULTS.md with links from *base*.
+
+    Raises:
+        Refused: as :func:`write_all`.
+    """
+    results.check(manifest)
     order = papers(manifest)
     judged = [judge(manifest, results, claim) for claim in manifest.claims]
     judged.sort(key=lambda each: order.index(each.claim["paper"]))

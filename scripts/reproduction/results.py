@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
@@ -181,7 +181,8 @@ class Results:
         self.all = [read(file) for file in sorted(folder.glob("*.json"))]
 
     def check(self, manifest: Manifest) -> None:
-        """
+        """Hold them against the manifest: how long they trained is of its schedules' length.
+
         Raises:
             Refused: a result of a run that the manifest has not, or has with another metric, or not in this kind.
         """
@@ -193,6 +194,7 @@ class Results:
                 raise Refused(f"{result.file}: metric {result.metric!r}, but {run.id!r} has {run.schedule.metric!r}")
             if result.kind not in run.schedule.kinds:
                 raise Refused(f"{result.file}: the schedule of {run.id!r} has no {result.kind} form")
+        self.all = [by_now(result, manifest.runs[result.run]) for result in self.all]
 
     def of(self, run: str, kind: Optional[str] = None) -> List[Result]:
         return [each for each in self.all if each.run == run and kind in (None, each.kind)]
@@ -203,6 +205,15 @@ class Results:
         seeds = {each.seed: each for each in sorted(scored, key=rank)}
         best = [seeds[seed] for seed in sorted(seeds)]
         return measured([each for each in best if alike(each, max(best, key=rank))], evaluate)
+
+
+def by_now(result: Result, run: Run) -> Result:
+    """A result beside the manifest's schedule, which may have become longer since: it was whole, and is not now."""
+    if run.untrained or result.stopped == "rule":
+        return result
+    share = min(result.share, run.schedule.share(result.epochs, result.updates))
+    whole = run.schedule.of(result.kind).share(result.epochs, result.updates) > 0.999
+    return replace(result, share=share, complete=result.complete and whole)
 
 
 def measured(results: Sequence[Result], evaluate: Sequence[str] = ()) -> Optional[Measured]:

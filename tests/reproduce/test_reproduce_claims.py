@@ -433,7 +433,7 @@ def test_claims_about_epochs_of_tags():
 
 def test_claims_about_epochs_in_the_table(manifest, rows):
     for count, said in (
-        (2, "`rntn` 300.00, 299.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs)"),
+        (2, "`rntn` 300.00, 299.00 in validation after epochs 1, 2 (6.7 %, short, 2 epochs, partial)"),
         (3, "`rntn` 300.00, 299.00, 298.00 in validation after epochs 1, 2, 3 (10 %, short, 3 epochs)"),
         (4, "`rntn` 300.00 … 297.00 in validation after epochs 1 … 4 (13 %, short, 4 epochs)"),
     ):

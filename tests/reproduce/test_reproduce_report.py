@@ -241,6 +241,19 @@ def test_tables_and_figures_come_in_the_papers_order():
     assert sorted(["Table II", "Table I"], key=report.numbered) == ["Table I", "Table II"]
 
 
+def test_a_schedule_that_became_longer_makes_what_was_whole_partial(manifest, rows):
+    result(rows, "gru", 97.0, "paper", epochs=20.0, of_paper=1.0)
+    result(rows, "rntn", 95.0, "paper", epochs=17.0, of_paper=1.0, stopped="rule")
+    result(rows, "rntn", 99.0, "short", epochs=3.0, of_paper=0.15)
+    page = page_of(manifest, rows)
+    assert "67 %, paper, 20 epochs, partial" in page and "100 %, paper, 17 epochs, by its rule" in page
+    assert "10 %, short, 3 epochs |" in page, "of 30 epochs now"
+    results = report.Results(rows)
+    assert results.shown("gru").full
+    results.check(manifest)
+    assert not results.shown("gru").full and results.shown("rntn").full
+
+
 def test_what_is_no_training_is_not_held_against_one(manifest, rows):
     """A model of counts has no --arch; neither it nor a measurement of time is a model trained by a full schedule."""
     command = "python scripts/kneser_ney.py x --order 5".split()
