@@ -211,9 +211,16 @@ def by_now(result: Result, run: Run) -> Result:
     """A result beside the manifest's schedule, which may have become longer since: it was whole, and is not now."""
     if run.untrained or result.stopped == "rule":
         return result
-    share = min(result.share, run.schedule.share(result.epochs, result.updates))
-    whole = run.schedule.of(result.kind).share(result.epochs, result.updates) > 0.999
-    return replace(result, share=share, complete=result.complete and whole)
+    of_paper, of_schedule = (
+        min(said, schedule.share(result.epochs, result.updates))
+        for said, schedule in (
+            (result.share, run.schedule),
+            (result.data["of_schedule"], run.schedule.of(result.kind)),
+        )
+    )
+    complete = result.complete and of_schedule > 0.999
+    data = {**result.data, "of_paper": of_paper, "of_schedule": of_schedule, "complete": complete}
+    return replace(result, share=of_paper, complete=complete, data=data)
 
 
 def measured(results: Sequence[Result], evaluate: Sequence[str] = ()) -> Optional[Measured]:

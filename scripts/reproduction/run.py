@@ -27,6 +27,7 @@ from reproduction.checkpoints import BEST, LAST, checkpoints, mend, saved
 from reproduction.logs import GOES_ON, STOPS, curve, epochs_done, kept_lines, last_line, read_score
 from reproduction.manifest import ROOT, Refused
 from reproduction.process import allocator, alone, call, relative
+from reproduction.results import by_now
 from reproduction.training import NO_WORKERS, ON_CPU, PRECISION, Settings, Training, digests, read_json
 
 sys.path.insert(0, str(ROOT))  # this checkout's package, installed or not
@@ -296,12 +297,14 @@ def rounding(settings: Settings) -> bool:
 
 
 def earlier(training: Training) -> Optional[dict]:
-    """The result that there is.
+    """The result that there is, whole or partial by the schedule as it is now.
 
     Raises:
         Refused: it is damaged.
     """
-    return reproduction.results.read(training.result).data if training.result.is_file() else None
+    if not training.result.is_file():
+        return None
+    return by_now(reproduction.results.read(training.result), training.run).data
 
 
 def write(training: Training, found: dict, log: str, made: dict) -> dict:

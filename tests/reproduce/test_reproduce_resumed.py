@@ -286,6 +286,25 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
     assert "was begun with other flags" in said and "--lr 1" in said and "to begin anew" in said
 
 
+def test_a_schedule_that_became_longer(place, corpus, capsys):
+    """What was whole by it is partial: it gives way to more, though that is partial too, and not to less."""
+    run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
+    assert reproduce.main(run) == 0
+    before, rows = result(place, "one.short.seed1"), place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(rows.read_text().replace("epochs = 2\n", "epochs = 4\n", 1))
+    capsys.readouterr()
+    assert reproduce.main(["status", "one"]) == 0
+    assert "partial, 2.00 epochs" in capsys.readouterr().out
+    shutil.rmtree(place / "runs")
+    assert reproduce.main([*run, "--budget", "0.01s"]) == 0
+    assert "not kept, as an earlier result went further" in capsys.readouterr().out
+    assert result(place, "one.short.seed1") == before
+    training = training_of(place, "short")
+    more = {**before, "complete": False, "epochs": 3.0, "of_schedule": 0.75, "updates": before["updates"] * 1.5}
+    assert not reproduction.run.further(reproduction.run.earlier(training), more)
+    assert reproduce.main(run) == 0 and result(place, "one.short.seed1")["epochs"] == 4
+
+
 @pytest.mark.parametrize("precision", [None, "medium"])
 def test_begun_on_a_cpu_it_may_go_on_on_a_gpu_or_with_other_products(precision, place, tmp_path):
     run = reproduction.manifest.load().runs["one"]
