@@ -11,8 +11,9 @@ runs of the comparisons that the report begins with. Runs, rows and schedules st
 ``scripts/reproduction/manifest.py``). A run trains with ``fairseq-train``, on a GPU if there is one (``--jobs`` take
 several in turn), in ``runs/NAME.SCHEDULE.seedN``; started again it goes on there. It is scored with
 ``fairseq-eval-lm`` or ``fairseq-generate`` and written, with curve, log, machine, versions and commit, to
-``results/rows``, where a result never gives way to a partial one of a shorter training. A training that the budget
-stopped is marked as partial.
+``results/rows``, where a result never gives way to one of a shorter training, nor an exact one to one with rounded
+products (``--matmul-precision``). A training that the budget stopped is marked as partial, and so is one by a schedule
+that has become longer since; both go on where they ended.
 """
 
 from __future__ import annotations
@@ -84,7 +85,26 @@ def settings_of(args) -> Settings:
     if len(data) < len(args.data):
         raise Refused("--data: two folders of one name")
     threads = args.threads or max(1, cores // args.jobs)
-    return Settings(args.schedule, data, args.budget, threads, cuda, args.matmul_precision)
+    precision = args.matmul_precision
+    rounds = bool(precision) and rounding(precision, cuda)
+    return Settings(args.schedule, data, args.budget, threads, cuda, precision, rounds)
+
+
+def rounding(precision: str, cuda: bool) -> bool:
+    """Whether this machine's products round what they multiply at a precision. It is set for a moment in this process:
+    not to be asked in several threads."""
+    import torch
+
+    from rntn_plugins.ops import products
+
+    if cuda:
+        return precision != PRECISIONS[0] and torch.cuda.get_device_capability() >= (8, 0)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        return products.rounds()
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

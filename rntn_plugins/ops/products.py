@@ -15,6 +15,7 @@ from typing import Callable, Optional
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 STEP_WORK = 1_000_000  # multiply-adds of a step below which torch's own product is as quick
@@ -47,12 +48,12 @@ def torch_rounds() -> bool:
 
 @functools.cache
 def onednn_rounds() -> bool:
-    """The same of the products of :class:`Factor`."""
+    """The same of the products of :class:`Factor`, to be asked where :func:`rounds` holds."""
     return _rounds(lambda a, b: _linear(a, b.t().contiguous(), None, "none", [], ""))
 
 
 def _rounds(multiply: Callable[[Tensor, Tensor], Tensor]) -> bool:
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         a, b = (torch.full(shape, 1.001, dtype=torch.float32, device="cpu") for shape in ((64, 256), (256, 256)))
         return bool((multiply(a, b) - 256 * 1.001**2).abs().max() > 0.1)  # 1.001 in bfloat16 is 1
 
@@ -128,7 +129,7 @@ class Factor:
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
         large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
-        self.onednn = rows > 1 and large and by_onednn(matrix) and (onednn_rounds() or not rounds())
+        self.onednn = rows > 1 and large and by_onednn(matrix) and (not rounds() or onednn_rounds())
         self._turned, self._uses = None, 0
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:

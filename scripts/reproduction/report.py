@@ -85,7 +85,7 @@ def write_all(manifest: Manifest, results: Optional[Results] = None, root: Path 
         Refused: a result that cannot be read, or of a run that is not in the manifest.
     """
     results = Results() if results is None else results
-    results.check(manifest)
+    results.hold_against(manifest)
     written: List[Path] = []
     try:
         written += figures.draw(manifest, results, root / figures.FOLDER)
@@ -111,7 +111,7 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     Raises:
         Refused: as :func:`write_all`.
     """
-    results.check(manifest)
+    results.hold_against(manifest)
     order = papers(manifest)
     judged = [judge(manifest, results, claim) for claim in manifest.claims]
     judged.sort(key=lambda each: order.index(each.claim["paper"]))
@@ -306,7 +306,8 @@ def caption(drawing: figures.Drawing) -> str:
     groups: Dict[str, List[str]] = {}
     for run, found in drawing.drawn.items():
         seeds = ", ".join(str(result.seed) for result in found.results)
-        groups.setdefault(f"Drawn ({tables.share(found)}; seed {seeds})", []).append(run)
+        rounded = any(result.precision for result in found.results)
+        groups.setdefault(f"Drawn ({tables.share(found)}; seed {seeds}{' ‡' * rounded})", []).append(run)
     groups["Left out, as measured by another schedule or only partly"] = drawing.other
     groups["Not measured"] = drawing.missing
     return " ".join(f"{what}: {', '.join(f'`{run}`' for run in runs)}." for what, runs in groups.items() if runs)

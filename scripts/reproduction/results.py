@@ -180,8 +180,8 @@ class Results:
     def __init__(self, folder: Path = ROWS) -> None:
         self.all = [read(file) for file in sorted(folder.glob("*.json"))]
 
-    def check(self, manifest: Manifest) -> None:
-        """Hold them against the manifest: how long they trained is of its schedules' length.
+    def hold_against(self, manifest: Manifest) -> None:
+        """Take how long they trained as shares of the manifest's schedules as they are now.
 
         Raises:
             Refused: a result of a run that the manifest has not, or has with another metric, or not in this kind.
@@ -208,16 +208,15 @@ class Results:
 
 
 def by_now(result: Result, run: Run) -> Result:
-    """A result beside the manifest's schedule, which may have become longer since: it was whole, and is not now."""
-    if run.untrained or result.stopped == "rule":
+    """A result beside the manifest's schedule, which may have become another length since."""
+    if run.untrained or (result.stopped == "rule" and result.kind == "paper"):
         return result
     of_paper, of_schedule = (
-        min(said, schedule.share(result.epochs, result.updates))
-        for said, schedule in (
-            (result.share, run.schedule),
-            (result.data["of_schedule"], run.schedule.of(result.kind)),
-        )
+        round(schedule.share(result.epochs, result.updates), 6)
+        for schedule in (run.schedule, run.schedule.of(result.kind))
     )
+    if result.stopped == "rule":
+        of_schedule = 1.0
     complete = result.complete and of_schedule > 0.999
     data = {**result.data, "of_paper": of_paper, "of_schedule": of_schedule, "complete": complete}
     return replace(result, share=of_paper, complete=complete, data=data)

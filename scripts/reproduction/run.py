@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import reproduction.results
 from outputs import say, whole
@@ -111,14 +111,15 @@ def named(training: Training, command: List[str]) -> List[str]:
 def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -> None:
     """
     Raises:
-        Refused: it was begun with other flags (device and precision may differ, and the data lie elsewhere), or
-            another text.
+        Refused: it was begun with other flags (device and precision may differ, the data lie elsewhere, and the
+            schedule have become longer), or another text.
     """
     if not checkpoints(training.folder):
         return
     anew = f"remove {relative(training.folder)} to begin anew"
     before, data_before = (read_json(training.folder / name) for name in (FLAGS, DATA))
-    if before != compared(flags):
+    (others_before, length_before), (others, length) = map(without_length, (before, compared(flags)))
+    if others_before != others or length_before > length:
         said = " ".join(map(str, before)) if isinstance(before, list) else "not known"
         raise Refused(f"{training.name} was begun with other flags ({said}): {anew}")
     if data_before not in (None, data):
@@ -126,8 +127,18 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
 
 
 def compared(flags: List[str]) -> List[str]:
-    """Those that have to stay as they were."""
+    """Those that have to stay as they were, and the length, which may grow."""
     return [flag for flag in flags[1:] if flag not in (ON_CPU, NO_WORKERS) and not flag.startswith(PRECISION)]
+
+
+def without_length(flags: Any) -> Tuple[Any, float]:
+    """Flags without the length of the schedule, of which no scheduler in the manifest makes anything, and that."""
+    if not (isinstance(flags, list) and all(isinstance(flag, str) for flag in flags)):
+        return flags, 0.0
+    place = next((place for place, flag in enumerate(flags[:-1]) if flag in ("--max-epoch", "--max-update")), None)
+    if place is None:
+        return flags, 0.0
+    return [*flags[: place + 1], *flags[place + 2 :]], float(flags[place + 1])
 
 
 def with_precision(flags: List[str], precision: Optional[str]) -> List[str]:
@@ -147,6 +158,7 @@ def begun(training: Training, flags: List[str], data: Dict[str, str], log: Path)
             (training.folder / name).write_text(json.dumps(given) + "\n", encoding="utf-8")
         return ""
     updates, _ = saved(training.folder)
+    (training.folder / FLAGS).write_text(json.dumps(compared(flags)) + "\n", encoding="utf-8")  # it may be longer now
     cut_to_lines(log)
     with log.open("a", encoding="utf-8") as file:
         file.write(f"{GOES_ON}{updates}\n")
@@ -276,24 +288,8 @@ def environment(settings: Settings, command: str) -> dict:
     precision = settings.matmul_precision
     return {
         **benchmark.environment(asked, (*benchmark.CODE, "tasks")), "allocator": allocator(command),
-        **({"matmul_precision": precision, "rounds": rounding(settings)} if precision and command == "train" else {}),
+        **({"matmul_precision": precision, "rounds": settings.rounds} if precision and command == "train" else {}),
     }  # fmt: skip
-
-
-def rounding(settings: Settings) -> bool:
-    """Whether this machine's products round what they multiply at the precision asked for."""
-    import torch
-
-    from rntn_plugins.ops import products
-
-    if settings.cuda:
-        return settings.matmul_precision != "highest" and torch.cuda.get_device_capability() >= (8, 0)
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(settings.matmul_precision)
-    try:
-        return products.rounds()
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def earlier(training: Training) -> Optional[dict]:
@@ -308,7 +304,7 @@ def earlier(training: Training) -> Optional[dict]:
 
 
 def write(training: Training, found: dict, log: str, made: dict) -> dict:
-    """The result's file, unless there is one of a training that went further.
+    """The result's file, unless there is one of a training that went further, or was as long and exact (:func:`exact`).
 
     Args:
         made: ``commit``, ``modified``, ``environment`` and, of a training, ``calls``.
@@ -319,7 +315,7 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
         "finished": datetime.datetime.now().isoformat(timespec="seconds"), **made,
     }  # fmt: skip
     file, before = training.result, earlier(training)
-    if before and further(before, result):
+    if before and (further(before, result) or exact(training, before, result)):
         return {**before, "kept": result}
     files = {file: json.dumps(result, indent=1) + "\n"}
     if log:
@@ -334,13 +330,20 @@ def log_of(training: Training) -> Path:
     return training.result.with_suffix(".log")
 
 
+def exact(training: Training, one: dict, other: dict) -> bool:
+    """Whether *one*, the result that there is, was trained as the manifest says now without rounded products, and
+    *other* with."""
+    precisions = [reproduction.results.precision(each) for each in (one, other)]
+    if not (one["complete"] and other["complete"] and precisions[0] is None and precisions[1]):
+        return False
+    return not reproduction.results.read(training.result).lacking(training.run)
+
+
 def further(one: dict, other: dict) -> bool:
     """Whether *one* was trained further than *other*; of two whole trainings neither was, as the schedule may have
-    become another since, but for one without rounded products by the same flags."""
+    become another since."""
     if one["complete"] and other["complete"]:
-        exact = [reproduction.results.precision(each) is None for each in (one, other)]
-        commands = [with_precision(each.get("commands", {}).get("train", []), None) for each in (one, other)]
-        return exact == [True, False] and commands[0] == commands[1]
+        return False
     return (one["complete"], one["of_schedule"], one["updates"]) > (
         other["complete"], other["of_schedule"], other["updates"]
     )  # fmt: skip

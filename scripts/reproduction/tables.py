@@ -82,7 +82,7 @@ def difference(found: Measured, published: float, decimals: int) -> str:
 
 
 def links(results: Sequence[Result], run: Run, base: Path) -> str:
-    """A link to the JSON of each seed, relative to *base*, and whether it was trained as the manifest has it now."""
+    """A link to the JSON of each seed, relative to *base*, with :func:`marks`."""
     return ", ".join(f"[{each.kind}, {each.seed}]({relative(each.file, base)}){marks(run, each)}" for each in results)
 
 

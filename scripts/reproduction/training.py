@@ -82,6 +82,7 @@ class Settings:
         budget: seconds of training added to what there is, at most; ``None``: to the end of the schedule.
         cuda: whether there is a GPU to train on.
         matmul_precision: of products in training (scores are always computed with torch's own); ``None``: torch's own.
+        rounds: whether this machine's products round what they multiply then.
     """
 
     kind: str
@@ -90,6 +91,7 @@ class Settings:
     threads: int
     cuda: bool
     matmul_precision: Optional[str] = None
+    rounds: bool = False
     runs: Path = ROOT / "runs"
     results: Path = ROOT / "results" / "rows"
 

@@ -4,6 +4,7 @@ import importlib.util
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from rntn_plugins.ops import bilinear, lstm, products
 from rntn_plugins.ops.inputs import Rows, project
@@ -190,6 +191,20 @@ def test_what_torch_rounds_and_multiplies_faster_is_left_to_it(precision, able, 
     wanted = few.double() @ matrix.double()
     for found in (product(few, matrix), into, Factor(matrix, 20).of(few)):
         assert (found - wanted).norm() < 4e-3 * wanted.norm()  # rounded, where this processor does
+
+
+def test_the_choice_does_not_hang_on_when_it_is_first_made(avx512):
+    """By what products do here, asked once before torch is told to round and once after."""
+    for probe in (products.torch_rounds, products.onednn_rounds):
+        probe.cache_clear()
+    few, matrix = torch.randn(20, 600), torch.randn(600, 700)
+    with FakeTensorMode() as fake:
+        assert Factor(fake.from_tensor(matrix), 20).onednn and products.is_quicker(few, matrix)
+    torch.set_float32_matmul_precision("medium")
+    with FakeTensorMode():
+        rounds = products.rounds()
+    assert rounds == products._rounds(torch.mm) == (not products.is_quicker(few, matrix))
+    assert Factor(matrix, 20).onednn == (not rounds or products._rounds(products._product))
 
 
 @pytest.mark.parametrize("rounded", [False, True])

@@ -49,7 +49,7 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
 
 @pytest.mark.parametrize("rounds", [True, False])
 def test_products_in_training_may_be_rounded(rounds, place, corpus, monkeypatch):
-    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: rounds)
+    monkeypatch.setattr(reproduce, "rounding", lambda *_: rounds)
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
     assert reproduce.main([*run, "--matmul-precision", "medium"]) == 0
     found = result(place, "one.short.seed1")
@@ -66,7 +66,7 @@ def test_products_in_training_may_be_rounded(rounds, place, corpus, monkeypatch)
 
 
 def test_a_scoring_call_does_not_tell_how_products_were_in_training(place, corpus, monkeypatch):
-    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: True)
+    monkeypatch.setattr(reproduce, "rounding", lambda *_: True)
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
     for more in ([], ["--matmul-precision", "medium"]):
         assert reproduce.main([*run, *more]) == 0
@@ -75,12 +75,33 @@ def test_a_scoring_call_does_not_tell_how_products_were_in_training(place, corpu
         assert not any("precision" in word for word in found["commands"]["train"])
 
 
+@pytest.mark.parametrize("precision", ["highest", "high", "medium"])
+def test_whether_products_round_is_asked_and_leaves_no_trace(precision):
+    torch.set_float32_matmul_precision("highest")
+    rounds = reproduce.rounding(precision, False)
+    assert torch.get_float32_matmul_precision() == "highest"
+    torch.set_float32_matmul_precision(precision)
+    a, b = torch.full((64, 256), 1.001), torch.full((256, 256), 1.001)
+    assert rounds == bool(((a @ b) - 256 * 1.001**2).abs().max() > 0.1)
+    settings = reproduce.settings_of(
+        reproduce.parse(["run", "one", "--matmul-precision", precision, "--device", "cpu"])
+    )
+    assert settings.matmul_precision == precision and settings.rounds == rounds
+
+
 @pytest.mark.parametrize("first, second, kept", [(None, "medium", "first"), ("medium", None, "second")])
 def test_rounded_products_do_not_take_the_place_of_exact_ones(first, second, kept, place, corpus, monkeypatch, capsys):
-    monkeypatch.setattr(reproduction.run, "rounding", lambda settings: True)
+    monkeypatch.setattr(reproduce, "rounding", lambda *_: True)
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
     for precision in (first, second):
         shutil.rmtree(place / "runs", ignore_errors=True)
+        file = place / "results" / "one.short.seed1.json"
+        if file.exists():  # as by an older command: on a GPU, in another order
+            found = json.loads(file.read_text())
+            command = [word for word in found["commands"]["train"] if word != "--cpu"]
+            place_of_seed = command.index("--seed")
+            found["commands"]["train"] = [*command[:2], *command[place_of_seed:], *command[2:place_of_seed]]
+            file.write_text(json.dumps(found))
         assert reproduce.main([*run, *(["--matmul-precision", precision] if precision else [])]) == 0
     assert reproduction.results.precision(result(place, "one.short.seed1")) is None
     said = capsys.readouterr().out

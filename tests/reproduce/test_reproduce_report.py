@@ -250,7 +250,7 @@ def test_a_schedule_that_became_longer_makes_what_was_whole_partial(manifest, ro
     assert "10 %, short, 3 epochs |" in page, "of 30 epochs now"
     results = report.Results(rows)
     assert results.shown("gru").full
-    results.check(manifest)
+    results.hold_against(manifest)
     assert not results.shown("gru").full and results.shown("rntn").full
 
 

@@ -287,22 +287,30 @@ def test_what_was_begun_goes_on_with_the_same_flags_only(place, corpus, capsys):
 
 
 def test_a_schedule_that_became_longer(place, corpus, capsys):
-    """What was whole by it is partial: it gives way to more, though that is partial too, and not to less."""
+    """What was whole by it is partial: it gives way to more, though that is partial too, not to less, and goes on."""
     run = ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--seeds", "1"]
     assert reproduce.main(run) == 0
     before, rows = result(place, "one.short.seed1"), place / "tasks" / "tiny" / "rows.toml"
-    rows.write_text(rows.read_text().replace("epochs = 2\n", "epochs = 4\n", 1))
+    shorter = rows.read_text()
+    rows.write_text(shorter.replace("epochs = 2\n", "epochs = 4\n", 1))
     capsys.readouterr()
     assert reproduce.main(["status", "one"]) == 0
     assert "partial, 2.00 epochs" in capsys.readouterr().out
-    shutil.rmtree(place / "runs")
+    shutil.move(place / "runs", place / "aside")
     assert reproduce.main([*run, "--budget", "0.01s"]) == 0
     assert "not kept, as an earlier result went further" in capsys.readouterr().out
     assert result(place, "one.short.seed1") == before
     training = training_of(place, "short")
     more = {**before, "complete": False, "epochs": 3.0, "of_schedule": 0.75, "updates": before["updates"] * 1.5}
     assert not reproduction.run.further(reproduction.run.earlier(training), more)
-    assert reproduce.main(run) == 0 and result(place, "one.short.seed1")["epochs"] == 4
+    shutil.rmtree(place / "runs")
+    shutil.move(place / "aside", place / "runs")
+    assert reproduce.main(run) == 0
+    after = result(place, "one.short.seed1")
+    assert after["epochs"] == 4 and after["complete"] and after["curve"][:2] == before["curve"]
+    assert [call["updates"] for call in after["calls"]] == [0, before["updates"]]
+    rows.write_text(shorter)
+    assert reproduce.main(run) == 1 and "was begun with other flags" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("precision", [None, "medium"])

@@ -30,7 +30,7 @@ def training_of(kind="short", data=None, budget=None, seed=1, run="one"):
 
 def written(training, complete=True, share=1.0, updates=100, ppl=5.0):
     training.result.parent.mkdir(parents=True, exist_ok=True)
-    found = {"complete": complete, "stopped": "schedule", "epochs": 2.0, "updates": updates, "of_schedule": share,
+    found = {"complete": complete, "stopped": "schedule", "epochs": 2 * share, "updates": updates, "of_schedule": share,
              "of_paper": share / 4, "test": {"": {"ppl": ppl}}}  # fmt: skip
     made = {"commit": "abc", "modified": False, "environment": {}, "calls": []}
     return reproduction.run.write(training, found, "", made)
