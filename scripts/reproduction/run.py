@@ -136,9 +136,9 @@ def without_length(flags: Any) -> Tuple[Any, float]:
     if not (isinstance(flags, list) and all(isinstance(flag, str) for flag in flags)):
         return flags, 0.0
     place = next((place for place, flag in enumerate(flags[:-1]) if flag in ("--max-epoch", "--max-update")), None)
-    if place is None:
+    if place is None or not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", flags[place + 1]):
         return flags, 0.0
-    return [*flags[: place + 1], *flags[place + 2 :]], float(flags[place + 1])
+    return [*flags[:place], *flags[place + 2 :]], float(flags[place + 1])
 
 
 def with_precision(flags: List[str], precision: Optional[str]) -> List[str]:

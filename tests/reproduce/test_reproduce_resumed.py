@@ -309,6 +309,13 @@ def test_a_schedule_that_became_longer(place, corpus, capsys):
     after = result(place, "one.short.seed1")
     assert after["epochs"] == 4 and after["complete"] and after["curve"][:2] == before["curve"]
     assert [call["updates"] for call in after["calls"]] == [0, before["updates"]]
+    flags = place / "runs" / "one.short.seed1" / "flags.json"
+    whole = flags.read_text()
+    assert '"--max-epoch", "4"' in whole
+    for damaged in (whole.replace('"4"', '"x"'), whole.replace('"--max-epoch", "4"', '"--max-epoch"'), "[4]", ""):
+        flags.write_text(damaged)
+        assert reproduce.main(run) == 1 and "was begun with other flags" in capsys.readouterr().out
+    flags.write_text(whole)
     rows.write_text(shorter)
     assert reproduce.main(run) == 1 and "was begun with other flags" in capsys.readouterr().out
 
