@@ -41,7 +41,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   *100 %, paper* can be held against the paper's number, and where a paper leaves settings open (rates, decay, epochs:
   above all H16 and T16, see [Schedules](#schedules)) that too is of choices of ours.
   - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
-    [Schedules](#schedules).
+    [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
   - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours.
   - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
@@ -67,9 +67,9 @@ is less (<) or more (>) than the second, or also equal (<=) or as near as is sai
 far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
 perplexities (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP:
 dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
-r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule and length, unless a rule of
-stopping ended them; where the lengths differ, both numbers are of validation after the last epoch that both have (*in
-validation after epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training
+r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule and length, but for
+flags of a run's own (T16's LSTM of words has a rate of its own), unless a rule of stopping ended them; where the
+lengths differ, both numbers are of validation after the last epoch that both have (*in validation after epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training
 too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
 [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
@@ -247,7 +247,7 @@ def aside(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str
         hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
         claims = f"{len(verdicts)} claims ({hold} hold, {fail} do not, {open_} open)" if verdicts else ""
         rows = [row for row in manifest.rows if row.aside == why]
-        known = f"{len(rows)} rows ({counted(manifest, results, rows)[1]} measured)" if rows else ""
+        known = f"{len(rows)} row{'s' * (len(rows) > 1)} ({counted(manifest, results, rows)[1]} measured)" if rows else ""
         said.append(f"{' and '.join(filter(None, [claims, known]))} {tables.safe(why)}")
     return f"Not counted here: {'; '.join(said)}." if said else ""
 

@@ -471,7 +471,7 @@ def test_rows_aside_are_counted_apart(manifest, rows):
     manifest.rows[0] = replace(manifest.rows[0], aside="of another reading")
     shown = report.summary(manifest, report.Results(rows), [])
     assert line(shown, "T16")[1:3] == ["2", "0"]
-    assert shown.endswith("Not counted here: 1 rows (1 measured) of another reading.")
+    assert shown.endswith("Not counted here: 1 row (1 measured) of another reading.")
 
 
 @pytest.mark.parametrize("low, high, said", [(1.05, 1.09, True), (1.05, 1.11, None), (1.11, 1.3, False)])
