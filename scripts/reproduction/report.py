@@ -67,10 +67,10 @@ is less (<) or more (>) than the second, or also equal (<=) or as near as is sai
 far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
 perplexities (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP:
 dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
-r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule and length, but for
-flags of a run's own (T16's LSTM of words has a rate of its own), unless a rule of stopping ended them; where the
-lengths differ, both numbers are of validation after the last epoch that both have (*in validation after epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training
-too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
+r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags
+apart: T16's LSTM of words has another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended
+them; where the lengths differ, both numbers are of validation after the last epoch that both have (*in validation after
+epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
 [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
