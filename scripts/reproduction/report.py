@@ -70,7 +70,8 @@ dependency parsing; *xh*: gates that read the input and the state, E18's I = [x,
 r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags
 apart: T16's LSTM of words has another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended
 them; where the lengths differ, both numbers are of validation after the last epoch that both have (*in validation after
-epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
+epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more
+seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
 [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
@@ -247,7 +248,8 @@ def aside(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str
         hold, fail, open_ = (verdicts.count(what) for what in (True, False, None))
         claims = f"{len(verdicts)} claims ({hold} hold, {fail} do not, {open_} open)" if verdicts else ""
         rows = [row for row in manifest.rows if row.aside == why]
-        known = f"{len(rows)} row{'s' * (len(rows) > 1)} ({counted(manifest, results, rows)[1]} measured)" if rows else ""
+        measured = counted(manifest, results, rows)[1]
+        known = f"{len(rows)} row{'s' * (len(rows) > 1)} ({measured} measured)" if rows else ""
         said.append(f"{' and '.join(filter(None, [claims, known]))} {tables.safe(why)}")
     return f"Not counted here: {'; '.join(said)}." if said else ""
 
