@@ -329,6 +329,7 @@ def test_shortened_rates():
         return [schedule.get_next_lr(epoch) for epoch in range(1, form.epochs + 1)]
 
     assert rates("ptb_word_lm", "t16") == [0.1, 0.05]
+    assert rates("ptb_word_lm", "t16", "medium") == [0.1] * 5 + [0.05, 0.025, 0.0125, 0.00625, 0.003125]
     assert rates("ptb_word_lm", "s18-simple") == [0.1, 0.1, 0.05]
     assert rates("ptb_word_lm", "s18-gated") == [1, 1, 1, 1, 0.5, 0.25]
     assert rates("ptb_word_lm", "h16") == [0.1, 0.1, 0.05, 0.025]
