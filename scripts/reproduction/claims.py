@@ -34,6 +34,7 @@ class Judged:
         longer: of either side a longer training than the one compared, to which the other side has no equal.
         shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise.
         mixed: whether not every seed (or median of a time) that both sides have says what their mean does.
+        seeds: of what is decided, the fewer of the seeds (or medians) of either side that was trained.
         curves: of a claim about epochs, or where validation decides, by epoch the mean over the seeds of what either
             side's validations said; the means of ``better`` and ``worse`` are those of the last epoch then.
     """
@@ -47,6 +48,7 @@ class Judged:
     curves: Tuple[Dict[int, float], ...] = ()
     shorter: Optional[Judged] = None
     mixed: bool = False
+    seeds: int = 0
 
     @property
     def whole(self) -> bool:
@@ -58,11 +60,6 @@ class Judged:
         """Whether the two numbers are equal within 0.5 %."""
         one, other = (each.mean if each else math.inf for each in (self.better, self.worse))
         return math.isfinite(other) and abs(one - other) <= EQUAL * abs(other)
-
-    @property
-    def seeds(self) -> int:
-        """The fewer of the seeds of either side."""
-        return min(len(each.results) if each else 0 for each in (self.better, self.worse))
 
 
 def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged:
@@ -115,7 +112,8 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         elif not holds:
             said += f", not after epoch {fails(claim, curves, lower)[0]}"
     curves = curves if "epochs" in claim else []
-    return Judged(claim, better, worse, holds, said, curves=tuple(curves), mixed=mixed), None
+    seeds = min((len(side) for side in sides if not of_counts(manifest, side[0])), default=1)
+    return Judged(claim, better, worse, holds, said, curves=tuple(curves), mixed=mixed, seeds=seeds), None
 
 
 def clear(claim: Dict[str, Any], better: Measured, worse: Measured, holds: bool) -> bool:
