@@ -2,7 +2,8 @@
 
 torch's own products go to its BLAS. For float32 torch also has oneDNN, which on many processors with AVX-512 is up to
 twice as quick for large matrices, and two to four times for the few rows of a recurrent step, whose matrix it can lay
-out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices.
+out in blocks once for all steps. Without AVX-512 the BLAS is the quicker one, but for few rows and large matrices; and
+so it is on Intel's processors with AVX-512, which MKL uses on these alone, and there for steps with a turned matrix.
 Small products, other types and other devices are left to torch, and so is what it was told to round to bfloat16
 (``--matmul-precision medium``) where it does, on a processor with AMX: its own products go to oneDNN then, without the
 copies made here. A recurrent step's matrix is laid out all the same, if such a product rounds too (not in torch 2.6).
@@ -11,17 +12,31 @@ copies made here. A recurrent step's matrix is laid out all the same, if such a 
 from __future__ import annotations
 
 import functools
+import platform
 from typing import Callable, Optional
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+
+def intel(cpuinfo: str = "/proc/cpuinfo") -> bool:
+    """Whether the processor is Intel's, so far as the system says."""
+    try:
+        with open(cpuinfo) as lines:
+            return any(line.startswith("vendor_id") and "GenuineIntel" in line for line in lines)
+    except OSError:
+        return "GenuineIntel" in platform.processor()
+
+
 AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+BLAS_AVX512 = AVX512 and torch.backends.mkl.is_available() and intel()  # whether torch's BLAS uses it too
 STEP_WORK = 1_000_000  # multiply-adds of a step below which torch's own product is as quick
 STEP_MATRIX = 0 if AVX512 else 500_000  # the same, by the numbers of its matrix
+TURNED_MATRIX = 500_000  # the same where only a turned matrix gains
 SMALL_WORK = 4_000_000  # multiply-adds of a single product below which torch's own is as quick
-FEW, LARGE = range(5, 257), 2**21  # without AVX-512: rows of its left matrix and least numbers of its right one
+#: rows of the left matrix and least numbers of the right one for which oneDNN is quicker where else the BLAS is
+FEW, LARGE = range(5, 257), 2**21
 BLOCK = 2**20  # numbers at a time of a product that is computed apart from where it is wanted
 ROWS = 64  # that it has at least: each block reads all of the other matrix
 LONG = 16  # a matrix with this many times as many rows as columns takes too long to lay out
@@ -97,9 +112,10 @@ def is_quicker(a: Tensor, b: Tensor) -> bool:
     """Whether oneDNN has the product of two matrices and is the quicker library for it."""
     if a.size(0) * b.numel() < SMALL_WORK or b.size(1) == 1 or not by_onednn(a, b) or rounds():
         return False
-    return AVX512 or (
-        a.size(0) in FEW and b.numel() >= LARGE and (b.size(1) > b.size(0) or torch.get_num_threads() > 1)
-    )
+    few = a.size(0) in FEW and b.numel() >= LARGE
+    if BLAS_AVX512:
+        return few and b.size(1) > b.size(0) and a.stride(1) == 1
+    return AVX512 or (few and (b.size(1) > b.size(0) or torch.get_num_threads() > 1))
 
 
 def _product(a: Tensor, b: Tensor, bias: Optional[Tensor] = None) -> Tensor:
@@ -129,6 +145,8 @@ class Factor:
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         self.matrix, self.rows, self.scale = matrix, rows, scale
         large = matrix.numel() >= STEP_MATRIX and rows * matrix.numel() >= STEP_WORK
+        if large and BLAS_AVX512 and not rounds():
+            large = matrix.stride(0) == 1 and matrix.numel() >= TURNED_MATRIX
         self.onednn = rows > 1 and large and by_onednn(matrix) and (not rounds() or onednn_rounds())
         self._turned, self._uses = None, 0
 

@@ -8,11 +8,12 @@ from rntn_plugins.ops import products
 
 @pytest.fixture
 def avx512(monkeypatch):
-    """The choice between a CPU's libraries as on one with AVX-512, if torch has oneDNN here."""
+    """The choice between a CPU's libraries as with AVX-512 that torch's BLAS does not use, if torch has oneDNN here."""
     if not products.by_onednn(torch.ones(1)):
         pytest.skip("torch has no oneDNN here")
     monkeypatch.setattr(products, "STEP_MATRIX", 0)
     monkeypatch.setattr(products, "AVX512", True)
+    monkeypatch.setattr(products, "BLAS_AVX512", False)
 
 
 @pytest.fixture

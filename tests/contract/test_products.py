@@ -164,6 +164,7 @@ def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability
     spec = importlib.util.spec_from_file_location("products_elsewhere", products.__file__)
     elsewhere = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(elsewhere)
+    elsewhere.BLAS_AVX512 = False
     wide, few, many = torch.empty(256, 10_000), torch.empty(13, 256), torch.empty(600, 256)
     assert elsewhere.is_quicker(few, wide) and elsewhere.is_quicker(many, wide) == single
     assert elsewhere.is_quicker(many, torch.empty(256, 400)) == single
@@ -174,6 +175,39 @@ def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability
     assert elsewhere.Factor(torch.randn(400, 400), 20).onednn == single
     assert elsewhere.Factor(torch.randn(400, 1600), 20).onednn
     assert not elsewhere.Factor(torch.randn(400, 1600), 1).onednn and not elsewhere.Factor(torch.randn(9, 9), 20).onednn
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_where_the_blas_uses_avx512_too_less_goes_by_onednn(rounded, avx512, monkeypatch):
+    """Where torch's products do not round; where they do, those of steps go by oneDNN as on other processors."""
+    monkeypatch.setattr(products, "BLAS_AVX512", True)
+    monkeypatch.setattr(products, "torch_rounds", lambda: True)
+    monkeypatch.setattr(products, "onednn_rounds", lambda: True)
+    torch.set_float32_matmul_precision("medium" if rounded else "highest")
+    large, small = torch.randn(800, 700), torch.randn(300, 310)
+    for rows in (20, 600):
+        assert not products.is_quicker(torch.empty(rows, 800), large)
+        assert not products.is_quicker(torch.empty(rows, 700), large.t())
+    wide, few = torch.empty(256, 10_000), torch.empty(13, 256)
+    assert products.is_quicker(few, wide) != rounded
+    for a, b in ((torch.empty(300, 256), wide), (torch.empty(256, 13).t(), wide), (torch.empty(13, 10_000), wide.t())):
+        assert not products.is_quicker(a, b)
+    assert Factor(large.t(), 20).onednn
+    for matrix in (large, small, small.t()):
+        assert Factor(matrix, 20).onednn == rounded
+    x = torch.randn(20, 700)
+    factor = Factor(large.t(), 20)
+    for _ in range(2):
+        assert (factor.of(x) - x @ large.t()).norm() < 8e-3 * factor.of(x).norm()  # rounded, where this one does
+
+
+def test_whose_the_processor_is(tmp_path, monkeypatch):
+    for number, (vendor, said) in enumerate((("GenuineIntel", True), ("AuthenticAMD", False))):
+        listed = tmp_path / str(number)
+        listed.write_text(f"processor\t: 0\nvendor_id\t: {vendor}\nmodel name\t: GenuineIntel's friend\n")
+        assert products.intel(str(listed)) is said
+        monkeypatch.setattr("platform.processor", lambda vendor=vendor: f"x86 Family 6, {vendor}")
+        assert products.intel(str(tmp_path / "none")) is said
 
 
 @pytest.mark.parametrize("precision, able", [("highest", True), ("high", True), ("medium", False), ("medium", True)])
