@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 def intel(cpuinfo: str = "/proc/cpuinfo") -> bool:
     """Whether the processor is Intel's, so far as the system says."""
     try:
-        with open(cpuinfo) as lines:
+        with open(cpuinfo, errors="replace") as lines:
             return any(line.startswith("vendor_id") and "GenuineIntel" in line for line in lines)
     except OSError:
         return "GenuineIntel" in platform.processor()

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
-from reproduction.claims import Judged
+from reproduction.claims import Judged, trained
 from reproduction.figures import amount, plain
 from reproduction.manifest import KINDS, Manifest, Row, Run, Schedule, grouped
 from reproduction.results import Measured, Result, Results, validated
@@ -181,7 +181,7 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
             said += [f"by a shorter training of more seeds ({share(each.shorter.better)}): {', '.join(pair)}"]
         flags = each.claim["evaluate"]
         claim = each.claim["text"] + (f" (scored with {code(flags)})" if flags else "")
-        rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), verdict(each)])
+        rows.append([each.claim["paper"], each.claim["where"], claim, "; ".join(said), verdict(manifest, each)])
     return markdown(["paper", "where", "claim", "ours", "verdict"], rows)
 
 
@@ -196,16 +196,17 @@ def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
         numbers = [ours(side, claim_decimals(side)) if side else "–" for side in found]
         lengths = dict.fromkeys(share(side) + marked(manifest, side) for side in found if side)
         compared = ("; ".join(said) for said in (theirs, numbers, lengths))
-        rows.append([claim["paper"], claim["text"], *compared, verdict(each)])
+        rows.append([claim["paper"], claim["text"], *compared, verdict(manifest, each)])
     return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict"], rows)
 
 
-def verdict(judged: Judged) -> str:
+def verdict(manifest: Manifest, judged: Judged) -> str:
     """``holds, 1 of 1 seed; trained for 3 epochs: does not hold, 0 of 2 seeds``: also by more seeds, shorter."""
     said = judged.said + ", equal within 0.5 %" * (judged.holds is not None and judged.close)
     if judged.shorter is None:
         return said
-    epochs = [result.epochs for side in (judged.shorter.better, judged.shorter.worse) for result in side.results]
+    sides = (judged.shorter.better, judged.shorter.worse)
+    epochs = [result.epochs for result in trained(manifest, *(each for side in sides for each in side.results))]
     return f"{said}; trained for {amount(epochs, 'epochs')}: {judged.shorter.said}"
 
 

@@ -1,6 +1,7 @@
 """Matrix products by oneDNN against torch's own, at sizes where it is asked; and which way a tensor product goes."""
 
 import importlib.util
+import itertools
 
 import pytest
 import torch
@@ -10,6 +11,10 @@ from rntn_plugins.ops import bilinear, lstm, products
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.ops.products import LONG, STEP_WORK, Factor, product, product_into
+
+
+def refuse(*args, **kwargs):
+    raise OSError
 
 
 def close(a, b):
@@ -163,8 +168,14 @@ def test_without_avx512_only_few_rows_and_large_matrices_go_by_onednn(capability
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     spec = importlib.util.spec_from_file_location("products_elsewhere", products.__file__)
     elsewhere = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(elsewhere)
-    elsewhere.BLAS_AVX512 = False
+    for mkl, processor in itertools.product((True, False), ("GenuineIntel", "AuthenticAMD")):
+        monkeypatch.setattr(torch.backends.mkl, "is_available", lambda mkl=mkl: mkl)
+        monkeypatch.setattr("platform.processor", lambda processor=processor: processor)
+        with monkeypatch.context() as hidden:
+            hidden.setattr("builtins.open", refuse)
+            spec.loader.exec_module(elsewhere)
+        assert elsewhere.BLAS_AVX512 == (single and mkl and processor == "GenuineIntel")
+    assert not elsewhere.BLAS_AVX512
     wide, few, many = torch.empty(256, 10_000), torch.empty(13, 256), torch.empty(600, 256)
     assert elsewhere.is_quicker(few, wide) and elsewhere.is_quicker(many, wide) == single
     assert elsewhere.is_quicker(many, torch.empty(256, 400)) == single

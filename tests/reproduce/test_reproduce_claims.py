@@ -290,6 +290,10 @@ def test_counts_are_beaten_by_a_training_before_its_end(manifest, rows):
     assert (judged().said, judged().seeds) == ("holds in the mean, 1 of 2 seeds", 2)  # counted without chance, once
     result(rows, "gru", 170.0, seed=2)
     assert judged().said == judged(turned).said == NOT_YET
+    result(rows, "gru", 130.0, seed=2)
+    result(rows, "gru", 125.0, "paper", epochs=30.0)
+    said = "holds, 1 of 1 seed; trained for 3 epochs: holds, 2 of 2 seeds"  # counting had no epochs
+    assert line(page_of(manifest, rows), manifest.claims[4]["text"])[-1] == said
 
 
 @pytest.mark.parametrize("whole", [1, 2])
