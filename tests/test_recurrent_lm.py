@@ -12,7 +12,7 @@ from rntn_plugins import cell_names
 from rntn_plugins.cells.base import Rows
 from rntn_plugins.cells.index_map import rank_map, ranks
 from rntn_plugins.data.lm_dataset import CarrySlot
-from rntn_plugins.models import recurrent_decoder
+from rntn_plugins.models import recurrent_decoder, recurrent_lm
 from rntn_plugins.models.recurrent_lm import architecture_name
 from rntn_plugins.ops import bilinear
 from rntn_plugins.ops.products import product
@@ -222,6 +222,29 @@ def test_initialisation_schemes():
     torch.testing.assert_close(block @ block.t(), torch.eye(8, dtype=torch.float64), atol=1e-6, rtol=0)
     normal = build("gru_lm", TASK, embed_dim=80, hidden_size=80, init="normal", init_scale=0.1)
     assert abs(normal.decoder.stack.layers[0].cell.weight_ih.std() - 0.1) < 0.005
+
+
+def test_the_soft_max_starts_at_the_unigrams(monkeypatch):
+    counts = torch.tensor([0, 0, 7, 1, *range(10, 19), 0, 0, 0])
+    monkeypatch.setattr(recurrent_lm, "count_symbols", lambda task: counts)
+    assert not model_of("gru").decoder.output_projection.bias.any()
+    model = model_of("gru", init_output_bias="unigram")
+    with torch.no_grad():
+        model.decoder.output_projection.weight.zero_()
+    probabilities = model.get_normalized_probs(model(tokens(1, 2)), log_probs=False)[0, 1]
+    allowed = [2, 3, *range(4, 13)]
+    expected = torch.zeros(V, dtype=torch.float64)
+    expected[allowed] = (counts[allowed].double() + 1) / (counts[allowed] + 1).sum()
+    torch.testing.assert_close(probabilities.double(), expected, atol=1e-6, rtol=0)
+
+
+def test_without_a_training_text_the_checkpoint_brings_the_bias():
+    assert not model_of("gru", init_output_bias="unigram").decoder.output_projection.bias.any()
+
+
+def test_unigrams_need_the_full_soft_max():
+    with pytest.raises(ValueError, match="--init-output-bias unigram needs the full soft-max"):
+        model_of("gru", init_output_bias="unigram", adaptive_softmax_cutoff="5,14")
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("nan"), float("inf")])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rntn_plugins.cells.base import ACTIVATIONS, Hidden, option
 from rntn_plugins.cells.gru import GRU, interpolate, update_gate_option
-from rntn_plugins.cells.lstm import PEEPHOLES, PeepholeLSTM, forget_bias_option
+from rntn_plugins.cells.lstm import PeepholeLSTM, forget_bias_option, peephole_option, peephole_scale_option
 from rntn_plugins.ops import gru_rntn as gru_ops
 from rntn_plugins.ops import lstm_peephole as lstm_ops
 from rntn_plugins.ops.bilinear import KeptSlices, by_input
@@ -135,9 +135,8 @@ class GRURNTN(WithTensor, GRU):
 
 @dataclass
 class LSTMRNTNOptions:
-    peephole: str = option(
-        "full", "W_ci, W_cf, W_co: 'full' matrices (T16's parameter counts) or 'diagonal' vectors", choices=PEEPHOLES
-    )
+    peephole: str = peephole_option()
+    peephole_init_scale: float = peephole_scale_option()
     forget_bias: float = forget_bias_option()
     tensor_init_scale: float = tensor_scale_option()
 

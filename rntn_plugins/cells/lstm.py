@@ -111,11 +111,22 @@ class LSTM(Cell):
 PEEPHOLES = ("full", "diagonal")
 
 
-@dataclass
-class PeepholeOptions:
-    peephole: str = option(
+def peephole_option():
+    return option(
         "full", "W_ci, W_cf, W_co: 'full' matrices (T16's parameter counts) or 'diagonal' vectors", choices=PEEPHOLES
     )
+
+
+def peephole_scale_option():
+    return option(
+        1.0, "peepholes start at this times what --init gives (0: at first no gate sees the memory cell)", least=0.0
+    )
+
+
+@dataclass
+class PeepholeOptions:
+    peephole: str = peephole_option()
+    peephole_init_scale: float = peephole_scale_option()
     forget_bias: float = forget_bias_option()
 
 
@@ -155,7 +166,11 @@ class PeepholeLSTM(Cell):
         self.weight_c = self.matrix(2 * size if full else 2, size)
         self.weight_co = self.matrix(size if full else 1, size)
 
-    initialise = LSTM.initialise
+    def initialise(self, scheme, scale):
+        LSTM.initialise(self, scheme, scale)
+        for weight in (self.weight_c, self.weight_co):
+            weight.data.mul_(self.options.peephole_init_scale)
+
     initial_carry = LSTM.initial_carry
 
     def project(self, x, tokens=None):

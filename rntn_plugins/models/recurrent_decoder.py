@@ -74,6 +74,16 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         with torch.no_grad():
             self.embed_tokens.weight[self.embed_tokens.padding_idx] = 0
 
+    def predict_unigrams(self, counts: Tensor) -> None:
+        """The soft-max's bias from how often each symbol occurs, ``[V]``: log((n + 1) / (N + V)).
+
+        With weights near zero the model then starts at the text's unigram distribution, which costs a recurrent network
+        that has to learn it saturated units.
+        """
+        with torch.no_grad():
+            smoothed = counts.double() + 1
+            self.output_projection.bias.copy_((smoothed / smoothed.sum()).log())
+
     def forward(
         self, prev_output_tokens, encoder_out=None, incremental_state=None, src_lengths=None, stream=None, targets=None
     ):

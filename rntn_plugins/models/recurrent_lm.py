@@ -44,6 +44,11 @@ class RecurrentLMConfig(FairseqDataclass):
         "initialisation of all weights ('orthogonal': of the recurrent layers; embeddings and soft-max are uniform "
         "in ±0.1 then); biases are zero, tensors and gates as their cell says",
     )
+    init_output_bias: ChoiceEnum(("zero", "unigram")) = flag(
+        "zero",
+        "start of the soft-max's bias: 'zero', or 'unigram', log((n + 1) / (N + V)) of a symbol seen n times among the "
+        "N of the training text, so that the recurrent layers need not learn first which symbols are common",
+    )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
     recurrence: Recurrence = recurrence_flag()
 
@@ -65,10 +70,17 @@ class RecurrentLanguageModel(FairseqLanguageModel):
                 f"--share-decoder-input-output-embed needs the full soft-max and --embed-dim {cfg.embed_dim} equal to "
                 f"--hidden-size {cfg.hidden_size}"
             )
+        unigram = str(cfg.init_output_bias) == "unigram"
+        if unigram and cfg.adaptive_softmax_cutoff:
+            raise ValueError("--init-output-bias unigram needs the full soft-max, not --adaptive-softmax-cutoff")
         dictionary = task.source_dictionary
         stack = build_stack(cls.cell, cfg, task, dictionary)
         set_recurrence(stack, cfg.recurrence)
-        return cls(RecurrentDecoder(cfg, dictionary, stack))
+        decoder = RecurrentDecoder(cfg, dictionary, stack)
+        counts = count_symbols(task) if unigram else None
+        if counts is not None:  # without a training text a checkpoint has to bring the bias
+            decoder.predict_unigrams(counts)
+        return cls(decoder)
 
 
 def build_stack(cell: str, cfg, task, dictionary) -> RecurrentStack:

@@ -20,7 +20,7 @@ COUNTS = [3, 1, 90, 70, 8, 50, 2, 40, 9, 60, 10]
 ACTIVATIONS = ("tanh", "sigmoid", "relu")
 UPDATE_GATES = ("candidate", "previous")
 # What only initialisation reads (the parameters here are random anyway), and how gradients are stored.
-NO_VALUES = {"forget_bias", "tensor_init_scale", "gradients"}
+NO_VALUES = {"forget_bias", "peephole_init_scale", "tensor_init_scale", "gradients"}
 
 
 def subsets(gates):
@@ -175,3 +175,19 @@ def test_forget_bias_is_the_forget_gates(name, forget_bias):
     p = parameters(build_cell(name, 4, 3, vocabulary, forget_bias=1.5, **more))
     assert (forget_bias(p, 3) == 1.5).all()
     assert sum((value == 1.5).sum() for value in p.values()) == 3
+
+
+@pytest.mark.parametrize("peephole", ["full", "diagonal"])
+@pytest.mark.parametrize("name", ["lstm_peephole", "lstm_rntn"])
+def test_peephole_init_scale_is_the_peepholes(name, peephole):
+    def start(scale):
+        torch.manual_seed(1)
+        cell = build_cell(name, 4, 3, peephole=peephole, peephole_init_scale=scale)
+        cell.initialise("normal", 1.0)
+        return parameters(cell)
+
+    whole, half = start(1.0), start(0.5)
+    for key in whole:
+        factor = 0.5 if key in ("weight_c", "weight_co") else 1.0
+        assert np.array_equal(half[key], factor * whole[key]), key
+    assert whole["weight_c"].all() and not start(0.0)["weight_c"].any()
