@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from fairseq.data import Dictionary, indexed_dataset
+from stub_task import build
 
 from rntn_plugins.data.binarised import load_binarised
 from rntn_plugins.data.lm_dataset import Corpus
@@ -41,6 +42,13 @@ def test_formats(written, read, tmp_path, dictionary):
     assert Corpus(sentences, path, dictionary).tokens.tolist() == sum(SENTENCES, [])
     task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path)), source_dictionary=dictionary)
     assert count_symbols(task).tolist() == [0, 0, 4, 0, 3, 2, 1]
+
+
+def test_a_language_model_starts_at_the_frequencies_of_a_folder(tmp_path, dictionary):
+    write(tmp_path, "mmap", dictionary)
+    task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path)), source_dictionary=dictionary)
+    bias = build("gru_lm", task, init_output_bias="unigram").decoder.output_projection.bias
+    assert bias.exp().tolist() == pytest.approx([(n + 1) / 17 for n in (0, 0, 4, 0, 3, 2, 1)])
 
 
 @pytest.mark.parametrize("read", [None, "lazy", "cached"])

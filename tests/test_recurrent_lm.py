@@ -229,6 +229,8 @@ def test_the_soft_max_starts_at_the_unigrams(monkeypatch):
     monkeypatch.setattr(recurrent_lm, "count_symbols", lambda task: counts)
     assert not model_of("gru").decoder.output_projection.bias.any()
     model = model_of("gru", init_output_bias="unigram")
+    bias = torch.tensor([math.log((int(n) + 1) / (134 + V)) for n in counts], dtype=torch.float64)
+    torch.testing.assert_close(model.decoder.output_projection.bias.data, bias, atol=1e-6, rtol=0)
     with torch.no_grad():
         model.decoder.output_projection.weight.zero_()
     probabilities = model.get_normalized_probs(model(tokens(1, 2)), log_probs=False)[0, 1]
@@ -238,8 +240,9 @@ def test_the_soft_max_starts_at_the_unigrams(monkeypatch):
     torch.testing.assert_close(probabilities.double(), expected, atol=1e-6, rtol=0)
 
 
-def test_without_a_training_text_the_checkpoint_brings_the_bias():
+def test_without_a_training_text_the_checkpoint_brings_the_bias(caplog):
     assert not model_of("gru", init_output_bias="unigram").decoder.output_projection.bias.any()
+    assert "the bias has to come from a checkpoint" in caplog.text
 
 
 def test_unigrams_need_the_full_soft_max():

@@ -41,6 +41,8 @@ def check_options(cell_name: str, options) -> None:
         if meta.get("choices") and str(value) not in meta["choices"]:
             raise ValueError(f"{cell_name}: {flag} {value} is not one of {', '.join(meta['choices'])}")
         low, high = meta.get("least"), meta.get("most")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{cell_name}: {flag} {value} must be a finite number")
         if (low is not None and value < low) or (high is not None and value > high):
             allowed = f"between {low} and {high}" if None not in (low, high) else f"at least {low}"
             raise ValueError(f"{cell_name}: {flag} {value} must be {allowed}")

@@ -75,10 +75,13 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             self.embed_tokens.weight[self.embed_tokens.padding_idx] = 0
 
     def predict_unigrams(self, counts: Tensor) -> None:
-        """The soft-max's bias from how often each symbol occurs, ``[V]``: log((n + 1) / (N + V)).
+        """Start the soft-max's bias at log((n + 1) / (N + V)) of a symbol seen n times in N.
 
-        With weights near zero the model then starts at the text's unigram distribution, which costs a recurrent network
-        that has to learn it saturated units.
+        With weights near zero the model then starts at the text's unigram distribution (of the symbols that it may
+        predict). Learning that first can cost a recurrent network saturated units.
+
+        Args:
+            counts: how often each symbol occurs, ``[V]``.
         """
         with torch.no_grad():
             smoothed = counts.double() + 1

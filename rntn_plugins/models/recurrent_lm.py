@@ -1,7 +1,9 @@
 """Recurrent language models: an architecture ``<cell>_lm`` for every cell of the registry, and presets of them."""
 
+import logging
 from dataclasses import dataclass
-from typing import Optional
+from functools import lru_cache
+from typing import Callable, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel, register_model
@@ -20,6 +22,8 @@ from rntn_plugins.models.settings import (
 )
 from rntn_plugins.models.symbol_counts import count_symbols
 from rntn_plugins.registry import cell_names
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,12 +46,13 @@ class RecurrentLMConfig(FairseqDataclass):
     init: ChoiceEnum(INITIALISATIONS) = flag(
         "orthogonal",
         "initialisation of all weights ('orthogonal': of the recurrent layers; embeddings and soft-max are uniform "
-        "in ±0.1 then); biases are zero, tensors and gates as their cell says",
+        "in ±0.1 then); biases are zero but for --init-output-bias, tensors and gates as their cell says",
     )
     init_output_bias: ChoiceEnum(("zero", "unigram")) = flag(
         "zero",
-        "start of the soft-max's bias: 'zero', or 'unigram', log((n + 1) / (N + V)) of a symbol seen n times among the "
-        "N of the training text, so that the recurrent layers need not learn first which symbols are common",
+        "start of the soft-max's bias: 'zero', or 'unigram', log((n + 1) / (N + V)) of a symbol that is n of the N "
+        "tokens of the split 'train', V being the dictionary's size, so that the recurrent layers need not learn first "
+        "which symbols are common",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
     recurrence: Recurrence = recurrence_flag()
@@ -74,19 +79,21 @@ class RecurrentLanguageModel(FairseqLanguageModel):
         if unigram and cfg.adaptive_softmax_cutoff:
             raise ValueError("--init-output-bias unigram needs the full soft-max, not --adaptive-softmax-cutoff")
         dictionary = task.source_dictionary
-        stack = build_stack(cls.cell, cfg, task, dictionary)
+        count = lru_cache(None)(lambda: count_symbols(task))
+        stack = build_stack(cls.cell, cfg, dictionary, count)
         set_recurrence(stack, cfg.recurrence)
         decoder = RecurrentDecoder(cfg, dictionary, stack)
-        counts = count_symbols(task) if unigram else None
-        if counts is not None:  # without a training text a checkpoint has to bring the bias
-            decoder.predict_unigrams(counts)
+        if unigram and count() is not None:
+            decoder.predict_unigrams(count())
+        elif unigram:
+            logger.warning("--init-output-bias unigram: no training text, so the bias has to come from a checkpoint")
         return cls(decoder)
 
 
-def build_stack(cell: str, cfg, task, dictionary) -> RecurrentStack:
-    """``cfg.layers`` layers of a cell."""
+def build_stack(cell: str, cfg, dictionary, count: Callable) -> RecurrentStack:
+    """``cfg.layers`` layers of a cell; *count* gives how often each symbol occurs in training."""
     sizes = [cfg.embed_dim] + [cfg.hidden_size] * (cfg.layers - 1)
-    cells = build_cells(cell, cfg, sizes, dictionary, lambda: count_symbols(task))
+    cells = build_cells(cell, cfg, sizes, dictionary, count)
     return RecurrentStack(cells, cfg.dropout if cfg.dropout_between is None else cfg.dropout_between)
 
 

@@ -1,6 +1,7 @@
 """Names, duplicates and options of the registry."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -90,6 +91,9 @@ def test_every_cell_has_an_architecture():
         ("clockwork", {"periods": "1,2,3,4,5"}, "asks for more modules than H = 4 units"),
         ("gru", {"order": 2}, "cell 'gru' has no option order; its options: update_gate, activation"),
         ("gru_rntn", {"tensor_init_scale": -1.0}, "--tensor-init-scale -1.0 must be at least 0"),
+        ("lstm_rntn", {"tensor_init_scale": math.inf}, "--tensor-init-scale inf must be a finite number"),
+        ("lstm_peephole", {"peephole_init_scale": -0.5}, "--peephole-init-scale -0.5 must be at least 0"),
+        ("lstm_peephole", {"peephole_init_scale": math.nan}, "--peephole-init-scale nan must be a finite number"),
     ],
 )
 def test_options_out_of_range(cell, options, message):
