@@ -46,10 +46,12 @@ LSTMRNN, the others' rate: 108.26
 GRURNTN: 87.38
 LSTMRNTN: 96.97
 LSTMRNTN, the LSTM's rate: 96.97
+GRURNN, dropout on the soft-max input: 97.78
+LSTMRNN, dropout on the soft-max input: 108.26
+GRURNTN, dropout on the soft-max input: 87.38
+LSTMRNTN, dropout on the soft-max input: 96.97
 GRURNN, streams: 97.78
-LSTMRNN, streams: 108.26
 GRURNTN, streams: 87.38
-LSTMRNTN, streams: 96.97
 N-gram, as the paper quotes it: 141
 
 S18; Table 1; PTB, test PPL; text8, test PPL
