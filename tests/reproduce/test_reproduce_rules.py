@@ -1,6 +1,7 @@
 """What scripts/reproduce.py promises of its runs: which result stays, what is complete, flags, signals, words."""
 
 import argparse
+import dataclasses
 import os
 import re
 import shlex
@@ -211,6 +212,30 @@ def test_validations_are_told_as_they_come(place, corpus, capsys, monkeypatch):
     monkeypatch.setattr(reproduce, "carry_out", carry_out)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 0
     assert said.count("one.short.seed1: 26 updates, 50 % of the schedule; validation: ppl 7.5") == 1
+
+
+@pytest.mark.parametrize("jobs, files, told", [(2, ["nvidia-cuda-mps-control"], True), (2, [], False),
+    (2, ["nvidia-cuda-mps-control", "control"], False), (1, ["nvidia-cuda-mps-control"], False)])  # fmt: skip
+def test_several_on_one_gpu(place, corpus, monkeypatch, jobs, files, told):
+    """Who lets trainings take turns on a GPU is told of the service by which they need not."""
+    tools, said = place / "tools", []
+    tools.mkdir()
+    for file in files:
+        (tools / file).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tools))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tools))
+    settings = reproduce.settings_of
+
+    def with_gpu(args):
+        return dataclasses.replace(settings(args), cuda=True)
+
+    monkeypatch.setattr(reproduce, "settings_of", with_gpu)
+    monkeypatch.setattr(reproduce, "gpus", lambda: ["0"])
+    monkeypatch.setattr(reproduce, "say", said.append)
+    monkeypatch.setattr(reproduce, "carry_out", lambda *_: {"test": {"": {"ratio": 1.0, "reference": ""}}})
+    asked = ["run", "one", "two", "--jobs", str(jobs), "--data", f"tiny={corpus}", "--schedule", "short"]
+    assert reproduce.main([*asked, "--device", "cpu"]) == 0
+    assert told == any("multi-process service" in line for line in said)
 
 
 def test_signals():
