@@ -146,7 +146,8 @@ def run(manifest: Manifest, args) -> int:
     start_anew()
     say(f"{len(todo)} to run, {args.jobs} at a time with {settings.threads} threads, "
         f"{'GPU' if settings.cuda else 'CPU'}")  # fmt: skip
-    if settings.cuda and min(args.jobs, len(todo)) > len(gpus()) and turns():
+    trained = sum(not training.run.untrained for training in todo)
+    if settings.cuda and min(args.jobs, trained) > len(gpus()) and turns():
         say("trainings on one GPU take turns; with CUDA's multi-process service (nvidia-cuda-mps-control -d, before "
             "this) they run side by side, and are quicker")  # fmt: skip
     failed, told = 0, {training.name: progress(training)[0] for training in todo}
@@ -237,8 +238,8 @@ def gpus() -> List[str]:
 
 def turns() -> bool:
     """Whether processes on one GPU take turns, though there is CUDA's multi-process service, by which they need not."""
-    pipes = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return bool(shutil.which("nvidia-cuda-mps-control")) and not (pipes / "control").exists()
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
+    return bool(shutil.which("nvidia-cuda-mps-control")) and not os.path.exists(f"{pipes}/control")
 
 
 def one(training: Training, manifest: Manifest) -> str:

@@ -108,7 +108,7 @@ def layer_contenders(args, one: Workload) -> Iterator[dict]:
 
 
 def training_flags(one: Workload) -> List[str]:
-    """The optimiser of the paper, see tasks/ptb_word_lm/README.md; for others AdaGrad as T16's characters have it."""
+    """The optimiser of the paper, see tasks/ptb_word_lm/README.md; for others AdaGrad as T16's recipes had it."""
     if "_soltani_" in one.name:
         return ["--sentence-avg", "--optimizer", "max_norm_sgd", "--momentum", "0.9", "--weight-decay", "1e-5",
                 "--max-norm", "4", "--lr", "0.4", "--clip-norm", "5"]  # fmt: skip

@@ -3,9 +3,9 @@ Compared are test scores, or what validation said after every epoch or the first
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
 (within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. Of two that the paper's
-schedule trained for unlike lengths validation is compared, after the last epoch that both have; whatever it says, so
-that a model whose epochs take longer is neither better nor worse off. A model of counts is no training: it is beaten by
-whatever is better, and beats what was trained as in the paper.
+schedule trained for unlike lengths, by the same flags of it, validation is compared, after the last epoch that both
+have; whatever it says, so that a model whose epochs take longer is neither better nor worse off. A model of counts is
+no training: it is beaten by whatever is better, and beats what was trained as in the paper.
 """
 
 from __future__ import annotations

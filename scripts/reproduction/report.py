@@ -52,8 +52,9 @@ DOUBLE_DAGGER = (
 )
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
-that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths it
-is validation after the last epoch that both have (*in validation after epoch N*). A model of counts needs no training:
+that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths, by
+the same flags of the schedule, it is validation after the last epoch that both have (*in validation after epoch N*). A
+model of counts needs no training:
 what is better than it already, by whatever schedule, is better; what is not stays open until it has been trained as in
 the paper. A claim about epochs is of what validation said at the ends of those that both have, one about every epoch
 of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what it says: that
@@ -67,11 +68,11 @@ is less (<) or more (>) than the second, or also equal (<=) or as near as is sai
 far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
 perplexities (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP:
 dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
-r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags
-apart: T16's LSTM of words has another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended
-them; where the lengths differ, both numbers are of validation after the last epoch that both have (*in validation after
-epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more
-seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
+r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags apart: T16's
+LSTMs with peepholes have another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended them;
+where the lengths differ, both numbers are of validation after the last epoch that both have (*in validation after epoch
+N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds
+had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
 [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""

@@ -214,28 +214,43 @@ def test_validations_are_told_as_they_come(place, corpus, capsys, monkeypatch):
     assert said.count("one.short.seed1: 26 updates, 50 % of the schedule; validation: ppl 7.5") == 1
 
 
-@pytest.mark.parametrize("jobs, files, told", [(2, ["nvidia-cuda-mps-control"], True), (2, [], False),
-    (2, ["nvidia-cuda-mps-control", "control"], False), (1, ["nvidia-cuda-mps-control"], False)])  # fmt: skip
-def test_several_on_one_gpu(place, corpus, monkeypatch, jobs, files, told):
+SERVICE = "nvidia-cuda-mps-control"
+
+
+@pytest.mark.parametrize("gpus, files, asked, told", [
+    (["0"], [SERVICE], ["one", "two", "--jobs", "2"], True),
+    (["0"], [], ["one", "two", "--jobs", "2"], False),
+    (["0"], [SERVICE, "control"], ["one", "two", "--jobs", "2"], False),
+    (["0"], [SERVICE], ["one", "two", "--jobs", "1"], False),
+    (["0"], [SERVICE], ["two", "--seeds", "1", "--jobs", "2"], False),
+    (["0", "1"], [SERVICE], ["one", "two", "--seeds", "1", "--jobs", "2"], False),
+    ([], [SERVICE], ["one", "two", "--jobs", "2"], False),
+])  # fmt: skip
+def test_several_on_one_gpu(place, corpus, monkeypatch, gpus, files, asked, told):
     """Who lets trainings take turns on a GPU is told of the service by which they need not."""
-    tools, said = place / "tools", []
+    tools, said, settings = place / "tools", [], reproduce.settings_of
     tools.mkdir()
     for file in files:
         (tools / file).touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tools))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tools))
-    settings = reproduce.settings_of
-
-    def with_gpu(args):
-        return dataclasses.replace(settings(args), cuda=True)
-
-    monkeypatch.setattr(reproduce, "settings_of", with_gpu)
-    monkeypatch.setattr(reproduce, "gpus", lambda: ["0"])
+    monkeypatch.setattr(reproduce, "settings_of", lambda args: dataclasses.replace(settings(args), cuda=bool(gpus)))
+    monkeypatch.setattr(reproduce, "gpus", lambda: gpus)
     monkeypatch.setattr(reproduce, "say", said.append)
     monkeypatch.setattr(reproduce, "carry_out", lambda *_: {"test": {"": {"ratio": 1.0, "reference": ""}}})
-    asked = ["run", "one", "two", "--jobs", str(jobs), "--data", f"tiny={corpus}", "--schedule", "short"]
-    assert reproduce.main([*asked, "--device", "cpu"]) == 0
+    others = ["--data", f"tiny={corpus}", "--schedule", "short", "--device", "cpu"]
+    assert reproduce.main(["run", *asked, *others]) == 0
     assert told == any("multi-process service" in line for line in said)
+
+
+def test_where_the_service_would_be(monkeypatch):
+    """In CUDA's own place where the variable is empty; of a folder that may not be entered ``exists`` says no."""
+    monkeypatch.setattr(reproduce.shutil, "which", lambda name: f"/bin/{name}")
+    for folder, there in (("", "/tmp/nvidia-mps/control"), ("/somewhere", "/somewhere/control")):
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", folder)
+        for running in (True, False):
+            monkeypatch.setattr(os.path, "exists", lambda path, yes=running, pipe=there: yes and path == pipe)
+            assert reproduce.turns() != running
 
 
 def test_signals():
