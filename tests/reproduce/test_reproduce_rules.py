@@ -151,11 +151,15 @@ def test_what_has_no_such_schedule_is_left_out(place, corpus, capsys):
             asked(*names)
 
 
-def test_what_is_no_training_has_one_seed(place, corpus, capsys):
-    rows = place / "tasks" / "tiny" / "rows.toml"
+def only_time_one(place):
+    """The run ``one`` becomes one that is timed, not trained."""
     timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
     schedule = '[schedules.time]\ntrain = "gru_lm"\nmetric = "seconds"\nupdates = 4\n[[runs]]'
-    rows.write_text(timing.replace("[[runs]]", schedule, 1))
+    (place / "tasks" / "tiny" / "rows.toml").write_text(timing.replace("[[runs]]", schedule, 1))
+
+
+def test_what_is_no_training_has_one_seed(place, corpus, capsys):
+    only_time_one(place)
     args = reproduce.parse(["run", "P", "--seeds", "2", "3", "--data", f"tiny={corpus}", "--device", "cpu"])
     found = reproduce.trainings(reproduction.manifest.load(), args, reproduce.settings_of(args))
     assert [(each.run.id, each.seed) for each in found] == [("one", 1), ("two", 2), ("two", 3)]
@@ -222,12 +226,13 @@ SERVICE = "nvidia-cuda-mps-control"
     (["0"], [], ["one", "two", "--jobs", "2"], False),
     (["0"], [SERVICE, "control"], ["one", "two", "--jobs", "2"], False),
     (["0"], [SERVICE], ["one", "two", "--jobs", "1"], False),
-    (["0"], [SERVICE], ["two", "--seeds", "1", "--jobs", "2"], False),
-    (["0", "1"], [SERVICE], ["one", "two", "--seeds", "1", "--jobs", "2"], False),
+    (["0"], [SERVICE], ["one", "two", "--seeds", "1", "--jobs", "2"], False),
+    (["0", "1"], [SERVICE], ["one", "two", "--jobs", "2"], False),
     ([], [SERVICE], ["one", "two", "--jobs", "2"], False),
 ])  # fmt: skip
 def test_several_on_one_gpu(place, corpus, monkeypatch, gpus, files, asked, told):
-    """Who lets trainings take turns on a GPU is told of the service by which they need not."""
+    """Who lets trainings (``two``, by two seeds) take turns on a GPU is told of the service by which they need not."""
+    only_time_one(place)
     tools, said, settings = place / "tools", [], reproduce.settings_of
     tools.mkdir()
     for file in files:
@@ -238,13 +243,13 @@ def test_several_on_one_gpu(place, corpus, monkeypatch, gpus, files, asked, told
     monkeypatch.setattr(reproduce, "gpus", lambda: gpus)
     monkeypatch.setattr(reproduce, "say", said.append)
     monkeypatch.setattr(reproduce, "carry_out", lambda *_: {"test": {"": {"ratio": 1.0, "reference": ""}}})
-    others = ["--data", f"tiny={corpus}", "--schedule", "short", "--device", "cpu"]
+    others = ["--data", f"tiny={corpus}", "--device", "cpu"]
     assert reproduce.main(["run", *asked, *others]) == 0
     assert told == any("multi-process service" in line for line in said)
 
 
 def test_where_the_service_would_be(monkeypatch):
-    """In CUDA's own place where the variable is empty; of a folder that may not be entered ``exists`` says no."""
+    """In CUDA's own place where the variable is empty."""
     monkeypatch.setattr(reproduce.shutil, "which", lambda name: f"/bin/{name}")
     for folder, there in (("", "/tmp/nvidia-mps/control"), ("/somewhere", "/somewhere/control")):
         monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", folder)
