@@ -54,15 +54,14 @@ CLAIMS = """Compared are trainings by the same kind of schedule, for equally man
 end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
 that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths, by
 the same flags of the schedule, it is validation after the last epoch that both have (*in validation after epoch N*). A
-model of counts needs no training:
-what is better than it already, by whatever schedule, is better; what is not stays open until it has been trained as in
-the paper. A claim about epochs is of what validation said at the ends of those that both have, one about every epoch
-of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what it says: that
-bound, a share of the second number, is ours where a paper calls two numbers close. The others are of any difference,
-however small: with one seed it may be chance. A claim of times is decided where all rounds of the measurement say the
-same, the slowest of the one and the fastest of the other too. *Where*: the place in the paper; some comparisons stand
-in its tables alone, not in its text. *Open*: not measured, never trained alike, not trained to the end where that is
-what the claim is of, or times that are too near."""
+model of counts needs no training: what is better than it already, by whatever schedule, is better; what is not stays
+open until it has been trained as in the paper. A claim about epochs is of what validation said at the ends of those
+that both have, one about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within
+0.5 %, or within what it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
+The others are of any difference, however small: with one seed it may be chance. A claim of times is decided where all
+rounds of the measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in
+the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not
+trained to the end where that is what the claim is of, or times that are too near."""
 HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model
 is less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how
 far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
