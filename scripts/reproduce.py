@@ -237,8 +237,10 @@ def gpus() -> List[str]:
 
 
 def turns() -> bool:
-    """Whether processes on one GPU take turns, though there is CUDA's multi-process service, by which they need not; its
-    pipes lie where ``CUDA_MPS_PIPE_DIRECTORY`` says or else in CUDA's default folder."""
+    """Whether processes on one GPU take turns, though there is CUDA's multi-process service, by which they need not.
+
+    Its pipes lie where ``CUDA_MPS_PIPE_DIRECTORY`` says, or else in CUDA's default folder.
+    """
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps"
     return bool(shutil.which("nvidia-cuda-mps-control")) and not os.path.exists(f"{pipes}/control")
 
