@@ -3,7 +3,7 @@ Compared are test scores, or what validation said after every epoch or the first
 
 Two results are compared only if both were trained with the same kind of schedule, and either for equally many epochs
 (within 1 %) or both to the end, where a rule of stopping may have been sooner for one of them. Of two that the paper's
-schedule trained for unlike lengths, by the same flags of it, validation is compared, after the last epoch that both
+schedule trained for unlike lengths validation is compared, the best that either had up to the last epoch that both
 have; whatever it says, so that a model whose epochs take longer is neither better nor worse off. A model of counts is
 no training: it is beaten by whatever is better, and beats what was trained as in the paper.
 """
@@ -14,11 +14,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from reproduction.manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, is_flag, wanted
+from reproduction.manifest import KINDS, METRICS, OR_EQUAL, Manifest, Refused, grouped, wanted
 from reproduction.results import Measured, Result, Results, alike, measured, near, rank, ruled
 
 EVERY = 2  # epochs at least that a claim about every epoch is judged by
-LAST = "last"  # the epochs of a claim about test scores where trainings of unlike lengths are judged by validation
+BEST = "best"  # the epochs of a claim about test scores where trainings of unlike lengths are judged by validation
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
 Pair = Tuple[Result, Result]
 
@@ -104,10 +104,10 @@ def decided(manifest: Manifest, claim: Dict[str, Any], pairs: List[Pair]) -> Tup
         return None, "the rounds of the measurement differ by more than the two times"
     if "epochs" in claim:
         last = max(curves[0])
-        better, worse = (replace(side, values=tuple(each.validations[last] for each in side.results))
+        better, worse = (replace(side, values=tuple(numbers(claim, each, ())[last] for each in side.results))
                          for side in (better, worse))  # fmt: skip
-        if claim["epochs"] == LAST:
-            said += f", in validation after epoch {last}"
+        if claim["epochs"] == BEST:
+            said += f", in validation up to epoch {last}"
             curves = [{last: curve[last]} for curve in curves]
         elif not holds:
             said += f", not after epoch {fails(claim, curves, lower)[0]}"
@@ -124,15 +124,21 @@ def clear(claim: Dict[str, Any], better: Measured, worse: Measured, holds: bool)
 
 
 def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:
-    """What a claim compares of a result: by epoch what its validations said, or else its test score as of epoch 0."""
+    """What a claim compares of a result: by epoch what its validations said, or the best up to then (scored would be
+    that checkpoint), or else its test score as of epoch 0."""
     if "epochs" not in claim:
         value = result.value(evaluate)
         return {} if value is None else {0: value}
     known, whole = result.validations, math.floor(result.epochs + 0.01)
     if claim["epochs"] == "first":
         return {1: known[1]} if 1 in known else {}
-    enough = whole >= (1 if claim["epochs"] == LAST else EVERY)
-    return known if enough and set(known) == set(range(1, whole + 1)) else {}
+    enough = whole >= (1 if claim["epochs"] == BEST else EVERY)
+    if not enough or set(known) != set(range(1, whole + 1)):
+        return {}
+    if claim["epochs"] != BEST:
+        return known
+    better = min if METRICS[result.metric][1] else max
+    return {epoch: better(known[each] for each in range(1, epoch + 1)) for epoch in known}
 
 
 def shared(curves: Sequence[Dict[int, float]]) -> List[Dict[int, float]]:
@@ -155,7 +161,7 @@ def agree(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool
 def fails(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool) -> List[int]:
     """The epochs, of those that both have (or of these the last), after which they are not."""
     one, other = shared(curves)
-    epochs = list(one)[-1 if claim.get("epochs") == LAST else 0 :]
+    epochs = list(one)[-1 if claim.get("epochs") == BEST else 0 :]
     return [epoch for epoch in epochs if not agrees(claim, one[epoch], other[epoch], lower)]
 
 
@@ -164,7 +170,7 @@ def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Lis
     validation after the last epoch that both have."""
     groups = [(claim, pairs) for pairs in alike_pairs(manifest, results, claim)]
     if not {"epochs", "at_end"} & claim.keys() and not claim["evaluate"]:
-        by_validation = {**claim, "epochs": LAST}
+        by_validation = {**claim, "epochs": BEST}
         groups += [(by_validation, pairs) for pairs in alike_pairs(manifest, results, by_validation)]
     return sorted(groups, key=lambda group: max(common_rank(manifest, *pair) for pair in group[1]), reverse=True)
 
@@ -193,7 +199,7 @@ def common_rank(manifest: Manifest, one: Result, other: Result) -> tuple:
 
 def comparable(manifest: Manifest, claim: Dict[str, Any], one: Result, other: Result) -> bool:
     """Whether two results may show which model is better."""
-    last = claim.get("epochs") == LAST
+    last = claim.get("epochs") == BEST
     if of_counts(manifest, one, other):  # its epoch is none of training
         return not last and all(each.complete for each in (one, other) if of_counts(manifest, each))
     if one.kind != other.kind or set_apart(manifest, one, other):
@@ -211,13 +217,11 @@ def as_long(manifest: Manifest, one: Result, other: Result) -> bool:
 
 
 def one_schedule(manifest: Manifest, one: Result, other: Result) -> bool:
-    """Whether epoch by epoch both were trained in the same way, so far as flags of the schedule say."""
-    runs = [manifest.runs[each.run] for each in (one, other)]
-    schedules = [run.schedule.of(one.kind) for run in runs]
-    names = {part for schedule in schedules for part in schedule.train if is_flag(part)}
-    flags = [[flag for flag in wanted(run, one.kind) if flag.split()[0] in names] for run in runs]
+    """Whether epoch by epoch both were trained by the same schedule; a run's own flags may be others."""
+    schedules = [manifest.runs[each.run].schedule.of(one.kind) for each in (one, other)]
     lengths = [(schedule.epochs, schedule.updates) for schedule in schedules]
-    return one.metric != "seconds" and lengths[0] == lengths[1] and sorted(flags[0]) == sorted(flags[1])
+    flags = [sorted(grouped(schedule.train)) for schedule in schedules]
+    return one.metric != "seconds" and lengths[0] == lengths[1] and flags[0] == flags[1]
 
 
 def set_apart(manifest: Manifest, one: Result, other: Result) -> bool:

@@ -52,12 +52,12 @@ DOUBLE_DAGGER = (
 )
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
-that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths, by
-the same flags of the schedule, it is validation after the last epoch that both have (*in validation after epoch N*). A
-model of counts needs no training: what is better than it already, by whatever schedule, is better; what is not stays
-open until it has been trained as in the paper. A claim about epochs is of what validation said at the ends of those
-that both have, one about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within
-0.5 %, or within what it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
+that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths, it
+is the best validation of either up to the last epoch that both have (*in validation up to epoch N*). A model of counts
+needs no training: what is better than it already, by whatever schedule, is better; what is not stays open until it has
+been trained as in the paper. A claim about epochs is of what validation said at the ends of those that both have, one
+about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what
+it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
 The others are of any difference, however small: with one seed it may be chance. A claim of times is decided where all
 rounds of the measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in
 the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not
@@ -69,10 +69,9 @@ perplexities (characters: bits a character; time: over the second model's) or ri
 dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
 r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags apart: T16's
 LSTMs with peepholes have another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended them;
-where the lengths differ, both numbers are of validation after the last epoch that both have (*in validation after epoch
-N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more seeds
-had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8:
-[Claims](#claims)."""
+where the lengths differ, both numbers are the best of validation up to the last epoch that both have (*in validation up
+to epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more
+seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 

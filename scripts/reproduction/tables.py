@@ -148,13 +148,18 @@ def claim_decimals(found: Measured) -> int:
     return {"bpc": 3}.get(found.results[0].metric, 2)
 
 
-def course(found: Measured, curve: Dict[int, float]) -> str:
-    """``233.67, 207.11 in validation after epochs 1, 2``; of more than three epochs the first and the last."""
+def course(found: Measured, curve: Dict[int, float], best: bool = False) -> str:
+    """``233.67, 207.11 in validation after epochs 1, 2``; of more than three epochs the first and the last.
+
+    Args:
+        best: the numbers are the best up to then.
+    """
     epochs, metric = sorted(curve), found.results[0].metric
     shown, dots = (epochs, ", ") if len(epochs) <= 3 else (epochs[:: len(epochs) - 1], " … ")
     said = dots.join(number(curve[epoch], claim_decimals(found)) for epoch in shown)
     what = f" ({code([validated(metric)])})" * (validated(metric) != metric)
-    return f"{said} in validation{what} after epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
+    after = "up to" if best else "after"
+    return f"{said} in validation{what} {after} epoch{'s' * (len(shown) > 1)} {dots.join(map(str, shown))}"
 
 
 def marked(manifest: Manifest, found: Measured) -> str:
@@ -168,7 +173,8 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
         said = [f"`{run}` {ours(found, claim_decimals(found))} ({scored(found)}){marked(manifest, found)}"
                 for run, found in sides if found]  # fmt: skip
         if each.curves:
-            courses = [course(found, curve) for (_, found), curve in zip(sides, each.curves)]
+            best = "epochs" not in each.claim  # of a claim about test scores, where validation decides
+            courses = [course(found, curve, best) for (_, found), curve in zip(sides, each.curves)]
             said = [f"`{run}` {text} ({share(found)}){marked(manifest, found)}"
                     for (run, found), text in zip(sides, courses)]  # fmt: skip
         for found in each.longer:

@@ -119,7 +119,7 @@ def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
     result(rows, "gru", 97.0, "paper", epochs=30.0)
     assert verdict(manifest, rows).said == "holds, 1 of 1 seed"
     result(rows, "gru", 97.0, "paper", epochs=20.0, **partial())
-    assert verdict(manifest, rows).said == "holds, 1 of 1 seed, in validation after epoch 14"
+    assert verdict(manifest, rows).said == "holds, 1 of 1 seed, in validation up to epoch 14"
 
 
 def falling(first, last, epochs):
@@ -129,22 +129,23 @@ def falling(first, last, epochs):
 
 
 def test_validation_of_trainings_that_were_stopped_at_unlike_lengths(manifest, rows):
-    """After the last epoch that both have, whichever is ahead and whatever the tests say."""
+    """The best up to the last epoch that both have, whichever is ahead and whatever the tests say."""
     for better, worse, said, means in (
-        ((300.0, 100.0, 3), (310.0, 90.0, 5), "holds, 1 of 1 seed, in validation after epoch 3", (100.0, 200.0)),
+        ((100.0, 300.0, 3), (150.0, 310.0, 5), "holds, 1 of 1 seed, in validation up to epoch 3", (100.0, 150.0)),
+        ((300.0, 100.0, 3), (310.0, 90.0, 5), "holds, 1 of 1 seed, in validation up to epoch 3", (100.0, 200.0)),
         (
             (300.0, 100.0, 5),
             (310.0, 190.0, 3),
-            "does not hold, 0 of 1 seed, in validation after epoch 3",
+            "does not hold, 0 of 1 seed, in validation up to epoch 3",
             (200.0, 190.0),
         ),
         (
             (300.0, 100.0, 5),
             (150.0, 120.0, 1),
-            "does not hold, 0 of 1 seed, in validation after epoch 1",
+            "does not hold, 0 of 1 seed, in validation up to epoch 1",
             (300.0, 150.0),
         ),
-        ((300.0, float("nan"), 5), (310.0, 190.0, 3), "does not hold, 0 of 1 seed, in validation after epoch 3", None),
+        ((300.0, float("nan"), 5), (310.0, 190.0, 3), "does not hold, 0 of 1 seed, in validation up to epoch 3", None),
     ):
         for run, (first, last, epochs), value in (("rntn", better, 500.0), ("gru", worse, 1.0)):
             result(rows, run, value, "paper", **falling(first, last, epochs))
@@ -155,7 +156,7 @@ def test_validation_of_trainings_that_were_stopped_at_unlike_lengths(manifest, r
     assert judge(manifest, report.Results(rows), {**claim, "at_end": True}).holds is None
     assert judge(manifest, report.Results(rows), {**claim, "evaluate": ("--beam", "1")}).holds is None
     near = judge(manifest, report.Results(rows), {**claim, "within": 0.9, "text": "GRURNTN near GRU"})
-    assert near.holds is False and "in validation after epoch 3" in near.said
+    assert near.holds is False and "in validation up to epoch 3" in near.said
     (rows / "gru.paper.seed1.json").unlink()
     result(rows, "gru", 1.0, "paper", **{**falling(310.0, 190.0, 3), "epochs": 0.5})  # no epoch to its end
     assert verdict(manifest, rows).said == "open: never trained alike"
@@ -165,12 +166,12 @@ def test_no_seed_is_left_out_for_what_it_says(manifest, rows):
     for seed, better, worse in ((1, 100.0, 110.0), (2, 120.0, 110.0), (3, 121.0, 110.0)):
         result(rows, "rntn", 96.0, "paper", seed=seed, **falling(300.0, better, 3))
         result(rows, "gru", 97.0, "paper", seed=seed, **falling(300.0, worse, 5))
-    assert verdict(manifest, rows).said == "holds, 3 of 3 seeds, in validation after epoch 3"
+    assert verdict(manifest, rows).said == "holds, 3 of 3 seeds, in validation up to epoch 3"
     result(rows, "gru", 97.0, "paper", seed=1, **falling(112.0, 108.0, 5))
     for seed in (2, 3):
         result(rows, "gru", 97.0, "paper", seed=seed, **falling(100.0, 90.0, 5))
     judged = verdict(manifest, rows)
-    assert judged.said == "does not hold in the mean, 1 of 3 seeds, in validation after epoch 3" and judged.mixed
+    assert judged.said == "does not hold in the mean, 1 of 3 seeds, in validation up to epoch 3" and judged.mixed
 
 
 def test_validation_at_unlike_lengths_by_shortened_or_other_schedules_is_not_compared(manifest, rows):
@@ -184,7 +185,11 @@ def test_validation_at_unlike_lengths_by_shortened_or_other_schedules_is_not_com
     manifest.runs["gru"] = replace(manifest.runs["gru"], flags=("--bias", "1"))  # of a model
     assert verdict(manifest, rows).holds is True
     name = next(part for part in manifest.runs["gru"].schedule.train if part.startswith("--"))
-    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=(name, "9"))
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=(name, "9"))  # its own
+    assert verdict(manifest, rows).holds is True
+    full = manifest.runs["gru"].schedule
+    other = replace(full, train=(*full.train, name, "9"))
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=(), schedule=other)
     assert verdict(manifest, rows).said == "open: never trained alike"
 
 
@@ -196,12 +201,12 @@ def test_what_validation_decided_in_the_tables(manifest, rows):
         for seed in (1, 2):
             result(rows, run, value + 20, seed=seed)
     page = page_of(manifest, rows)
-    said = "holds, 1 of 1 seed, in validation after epoch 3; trained for 3 epochs: holds, 2 of 2 seeds"
+    said = "holds, 1 of 1 seed, in validation up to epoch 3; trained for 3 epochs: holds, 2 of 2 seeds"
     shown = line(page, "GRURNTN < GRU", "Table 1")
     assert shown[4] == said
     assert shown[3] == (
-        "`rntn` 90.00 in validation after epoch 3 (12 %, paper, 3.5 epochs, partial); "
-        "`gru` 198.50 in validation after epoch 3 (18 %, paper, 5.5 epochs, partial); "
+        "`rntn` 90.00 in validation up to epoch 3 (12 %, paper, 3.5 epochs, partial); "
+        "`gru` 198.50 in validation up to epoch 3 (18 %, paper, 5.5 epochs, partial); "
         "by a shorter training of more seeds (10 %, short, 3 epochs): `rntn` 110.00 (110.00–110.00), "
         "`gru` 117.00 (117.00–117.00)"
     )
