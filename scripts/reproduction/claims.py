@@ -19,6 +19,7 @@ from reproduction.results import Measured, Result, Results, alike, measured, nea
 
 EVERY = 2  # epochs at least that a claim about every epoch is judged by
 BEST = "best"  # the epochs of a claim about test scores where trainings of unlike lengths are judged by validation
+LONGEST = 1000  # epochs; no training has as many
 EQUAL = 0.005  # how far apart two numbers of a claim with one of these signs may be, as a share of the second
 Pair = Tuple[Result, Result]
 
@@ -36,7 +37,8 @@ class Judged:
         mixed: whether not every seed (or median of a time) that both sides have says what their mean does.
         seeds: of what is decided, the fewer of the seeds (or medians) of either side that was trained.
         curves: of a claim about epochs, or where validation decides, by epoch the mean over the seeds of what either
-            side's validations said; the means of ``better`` and ``worse`` are those of the last epoch then.
+            side's validations said, or just the best up to the last; the means of ``better`` and ``worse`` are those
+            of the last epoch then.
     """
 
     claim: Dict[str, Any]
@@ -80,7 +82,8 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
         sides = zip(shown, (found.better, found.worse))
         longer = (best for best, side in sides if best and best.share > 1.01 * side.share)
         others = (decided(manifest, *later)[0] for later in groups[place + 1 :])
-        shorter = next((other for other in others if other and other.seeds > found.seeds), None)
+        shorter = next((other for other in others if other and other.seeds > found.seeds
+                        and other.claim.get("epochs") != BEST), None)  # fmt: skip
         return replace(found, claim=claim, longer=tuple(longer), shorter=shorter)
     return Judged(claim, *shown, None, f"open: {reason or why_open(results, claim, *shown)}")
 
@@ -124,8 +127,9 @@ def clear(claim: Dict[str, Any], better: Measured, worse: Measured, holds: bool)
 
 
 def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> Dict[int, float]:
-    """What a claim compares of a result: by epoch what its validations said, or the best up to then (scored would be
-    that checkpoint), or else its test score as of epoch 0."""
+    """What a claim compares of a result: by epoch what its validations said, or that of the checkpoint that would be
+    scored then (the best so far, as fairseq has it: after a NaN it begins anew; a training that its rule ended keeps
+    its last), or else its test score as of epoch 0."""
     if "epochs" not in claim:
         value = result.value(evaluate)
         return {} if value is None else {0: value}
@@ -137,8 +141,13 @@ def numbers(claim: Dict[str, Any], result: Result, evaluate: Sequence[str]) -> D
         return {}
     if claim["epochs"] != BEST:
         return known
-    better = min if METRICS[result.metric][1] else max
-    return {epoch: better(known[each] for each in range(1, epoch + 1)) for epoch in known}
+    better, best, found = min if METRICS[result.metric][1] else max, math.nan, {}
+    for epoch in range(1, whole + 1):
+        best = better(best, known[epoch]) if math.isfinite(best) and math.isfinite(known[epoch]) else known[epoch]
+        found[epoch] = best
+    if result.stopped == "rule":
+        found.update((epoch, best) for epoch in range(whole + 1, LONGEST))
+    return found
 
 
 def shared(curves: Sequence[Dict[int, float]]) -> List[Dict[int, float]]:
@@ -167,7 +176,7 @@ def fails(claim: Dict[str, Any], curves: Sequence[Dict[int, float]], lower: bool
 
 def compared(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> List[Tuple[Dict[str, Any], List[Pair]]]:
     """The pairs that may be compared, those trained furthest first, and what is judged of them: the claim, or that of
-    validation after the last epoch that both have."""
+    the best validation up to the last epoch that both have."""
     groups = [(claim, pairs) for pairs in alike_pairs(manifest, results, claim)]
     if not {"epochs", "at_end"} & claim.keys() and not claim["evaluate"]:
         by_validation = {**claim, "epochs": BEST}

@@ -52,12 +52,13 @@ DOUBLE_DAGGER = (
 )
 CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
 end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
-that validates best, which may be of an earlier epoch. Of two that the paper's schedule trained for unlike lengths, it
-is the best validation of either up to the last epoch that both have (*in validation up to epoch N*). A model of counts
-needs no training: what is better than it already, by whatever schedule, is better; what is not stays open until it has
-been trained as in the paper. A claim about epochs is of what validation said at the ends of those that both have, one
-about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or within what
-it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
+that validates best, which may be of an earlier epoch. Of two that the paper's schedule (a run's own flags apart)
+trained for unlike lengths, compared is the best validation of either up to the last epoch that both have (*in
+validation up to epoch N*), unless the claim is of whole trainings, of times or of another way of scoring. A model of
+counts needs no training: what is better than it already, by whatever schedule, is better; what is not stays open until
+it has been trained as in the paper. A claim about epochs is of what validation said at the ends of those that both
+have, one about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or
+within what it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
 The others are of any difference, however small: with one seed it may be chance. A claim of times is decided where all
 rounds of the measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in
 the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not

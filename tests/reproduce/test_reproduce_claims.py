@@ -119,7 +119,7 @@ def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):
     result(rows, "gru", 97.0, "paper", epochs=30.0)
     assert verdict(manifest, rows).said == "holds, 1 of 1 seed"
     result(rows, "gru", 97.0, "paper", epochs=20.0, **partial())
-    assert verdict(manifest, rows).said == "holds, 1 of 1 seed, in validation up to epoch 14"
+    assert verdict(manifest, rows).said == "holds, 1 of 1 seed, in validation up to epoch 20"
 
 
 def falling(first, last, epochs):
@@ -160,6 +160,34 @@ def test_validation_of_trainings_that_were_stopped_at_unlike_lengths(manifest, r
     (rows / "gru.paper.seed1.json").unlink()
     result(rows, "gru", 1.0, "paper", **{**falling(310.0, 190.0, 3), "epochs": 0.5})  # no epoch to its end
     assert verdict(manifest, rows).said == "open: never trained alike"
+
+
+def test_validation_where_a_rule_ended_one_training_and_the_other_was_stopped(manifest, rows):
+    """What the rule ended gains no more."""
+    result(rows, "gru", 97.0, "paper", **{**course(300.0, 107.0, 110.0), "stopped": "rule", "complete": True})
+    for last, holds in ((101.0, True), (108.0, False)):
+        result(rows, "rntn", 96.0, "paper", **falling(300.0, last, 6))
+        judged = verdict(manifest, rows)
+        assert judged.holds is holds and judged.said.endswith("in validation up to epoch 6")
+        assert (judged.better.mean, judged.worse.mean) == (last, 107.0)
+
+
+def test_the_best_validation_begins_anew_after_a_nan(manifest, rows):
+    """As fairseq's choice of a checkpoint does."""
+    stopped = {"complete": False, "stopped": "budget", "epochs": 4.5, "updates": 450}
+    result(rows, "rntn", 1.0, "paper", **{**course(100.0, float("nan"), 150.0, 160.0), **stopped})
+    result(rows, "gru", 1.0, "paper", **falling(120.0, 112.0, 5))
+    judged = verdict(manifest, rows)
+    assert judged.holds is False and judged.better.mean == 150.0
+
+
+def test_more_seeds_that_validation_decides_are_not_told_beside_test_scores(manifest, rows):
+    for run, value in (("rntn", 90.0), ("gru", 91.0)):
+        result(rows, run, value, "paper", seed=1, epochs=30.0)
+        for seed in (2, 3):
+            epochs = {"rntn": 20, "gru": 25}[run]
+            result(rows, run, value, "paper", seed=seed, **falling(300.0, value + 90, epochs))
+    assert verdict(manifest, rows).said == "holds, 1 of 1 seed" and verdict(manifest, rows).shorter is None
 
 
 def test_no_seed_is_left_out_for_what_it_says(manifest, rows):
