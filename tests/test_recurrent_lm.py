@@ -207,6 +207,21 @@ def test_products_of_a_small_vocabulary_are_kept_in_evaluation(cell, monkeypatch
     assert not torch.allclose(scores(model)[0], changed[0])
 
 
+@pytest.mark.parametrize("cell, repeat", [("gru_rntn", True), ("lstm_rntn", True), ("gru", False)])
+def test_on_a_gpu_all_symbols_of_a_small_vocabulary_are_the_inputs_of_tensor_cells(cell, repeat, monkeypatch):
+    """Where the host need not wait for how many there are, and shapes stay the same: on any device but a CPU."""
+    decoder, symbols = model_of(cell).decoder, tokens(2, 5).t().to("meta")
+    decoder.to("meta")
+    for grad in (True, False):
+        with torch.set_grad_enabled(grad):
+            x = decoder.embed(symbols)
+        assert isinstance(x, Rows) == repeat and tuple(x.shape[:2]) == (5, 2)
+        if repeat:
+            assert len(x.distinct) == V and x.index is symbols and not x.fixed and x.distinct.requires_grad == grad
+    monkeypatch.setattr(recurrent_decoder, "FEW_SYMBOLS", V - 1)
+    assert isinstance(decoder.embed(symbols), torch.Tensor)
+
+
 def test_general_dropout_is_the_default_of_the_places():
     model = build("gru_lm", TASK, dropout=0.25, dropout_output=0.5, layers=2)
     places = (model.decoder.dropout_embedding.p, model.decoder.stack.dropout.p, model.decoder.dropout_output.p)

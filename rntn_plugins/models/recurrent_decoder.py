@@ -17,7 +17,7 @@ from rntn_plugins.symbols import is_filler
 
 #: share of distinct symbols of a batch up to which it is worthwhile to know them
 MOST_DISTINCT = 0.75
-#: of a vocabulary up to this size, inputs of all symbols are computed once and kept, where that saves a cell work
+#: of a vocabulary up to this size, inputs of all symbols are computed once (and kept), where that saves a cell work
 FEW_SYMBOLS = 256
 #: what a subclass overrides to score symbols in a way of its own
 OUTPUT_METHODS = ("forward", "output_layer", "get_normalized_probs")
@@ -140,16 +140,21 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once,
         or in evaluation all symbols of a small vocabulary.
 
-        Not with dropout, which makes two embeddings of the same symbol differ; nor on an accelerator, which would have
-        to wait until the host knows how many there are.
+        Not with dropout, which makes two embeddings of the same symbol differ. An accelerator would have to wait until
+        the host knows how many there are: there it is all symbols of a small vocabulary or none.
         """
-        dropout = self.dropout_embedding
-        if (dropout.p and (self.training or dropout.apply_during_inference)) or tokens.device.type != "cpu":
+        dropout, on_cpu = self.dropout_embedding, tokens.device.type == "cpu"
+        if dropout.p and (self.training or dropout.apply_during_inference):
             return dropout(self.embed_tokens(tokens))
         plain = type(self.embed_tokens) is nn.Embedding and not self.embed_tokens._forward_hooks
-        few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS
-        if few and not torch.is_grad_enabled() and self.stack.layers[0].cell.keeps_fixed_inputs:
+        few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs
+        if few and not on_cpu:
+            everything = torch.arange(self.embed_tokens.num_embeddings, device=tokens.device)
+            return Rows(self.embed_tokens(everything), tokens)
+        if few and not torch.is_grad_enabled():
             return Rows(self.embed_tokens.weight, tokens, fixed=True)
+        if not on_cpu:
+            return self.embed_tokens(tokens)
         symbols, index = tokens.unique(return_inverse=True)
         if len(symbols) > MOST_DISTINCT * tokens.numel():
             return self.embed_tokens(tokens)

@@ -20,11 +20,17 @@ from rntn_plugins.ops.scratch import scratch
 
 SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
 CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
+GATHERED = 2**25  # the same on a GPU, where few launches count for more
 BLOCK = 7_000_000  # numbers of x W that are computed at a time, but for one step more at first
 KEPT = 2**28  # bytes of x W that may be kept for the backward pass
 MANY = 4, 64  # times as many inputs as rows in a step, and inputs: where by row beats by state (measured)
 VERY_MANY = 8  # or so many times as many, whatever their number
+AS_MANY = 1  # times as many inputs as rows in a step, on a GPU
 FEW = 3  # times as many inputs as distinct ones: where by input beats by state
+
+
+def on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
 
 
 class ByState:
@@ -77,7 +83,8 @@ class ByState:
 
 
 class ByRow:
-    """x W for every row, some steps at a time as the loop goes; it is kept for the backward pass.
+    """x W for every row, some steps at a time as the loop goes; it is kept for the backward pass. If it is kept, a GPU
+    computes all of it before the loop.
 
     Args:
         x: ``[T, B, I]``.
@@ -95,8 +102,12 @@ class ByRow:
         self.block = min(steps, max(1, BLOCK // max(1, batch * self.tensor[0].numel())))
         self.matrix, self.after = self.tensor.flatten(1), 0
         self.slices = kernel.slices = scratch(self.x, steps, batch, *self.tensor.shape[1:]) if keep else None
+        if keep and not on_cpu(self.x):
+            torch.mm(flat(self.x), self.matrix, out=flat(self.slices).flatten(1))
+            self.first, self.after, self.ready = 0, steps, self.slices
 
-    def add(self, t: int, h: Tensor, out: Tensor) -> None:
+    def at(self, t: int) -> Tensor:
+        """x W of step *t* ``[B, J, H]``."""
         if t == self.after:
             # the first window is the longest: the others find room where it was, though small things lie there too
             self.first, self.after = t, t + self.block + (t == 0 and self.block > 1)
@@ -105,7 +116,10 @@ class ByRow:
             self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])
             if self.slices is not None:
                 self.slices[t : self.after] = self.ready
-        out.unsqueeze(1).baddbmm_(h.unsqueeze(1), self.ready[t - self.first])
+        return self.ready[t - self.first]
+
+    def add(self, t: int, h: Tensor, out: Tensor) -> None:
+        out.unsqueeze(1).baddbmm_(h.unsqueeze(1), self.at(t))
 
     def start_back(self, kernel: Kernel) -> None:
         self.slices = kernel.slices.unbind(0)
@@ -118,7 +132,7 @@ class ByRow:
         left, right, out = self.tensor.shape
         x, h, d_outs = flat(self.x), flat(hs), flat(d_outs).unsqueeze(1)
         d_x, d_tensor, turned = torch.zeros_like(x), scratch(self.tensor, left, right, out), x.t().contiguous()
-        block = max(1, min(right, CACHED // max(1, len(x) * out)))
+        block = max(1, min(right, (CACHED if on_cpu(x) else GATHERED) // max(1, len(x) * out)))
         memory = x.new_empty(len(x) * block * out)
         for first in range(0, right, block):
             lines = slice(first, min(first + block, right))
@@ -227,8 +241,10 @@ def by_row(steps: int, batch: int, tensor: Tensor, keep: bool) -> bool:
     """Whether :class:`ByRow` is quicker than :class:`ByState`, and its memory is there if it has to *keep* x W."""
     left = tensor.size(0)
     many = left >= VERY_MANY * batch or left >= max(MANY[0] * batch, MANY[1])
+    if not on_cpu(tensor):
+        many = left >= AS_MANY * batch
     fits = not keep or kept_size(steps * batch, tensor) <= KEPT
-    return many and fits and steps > 1 and tensor.device.type == "cpu"
+    return many and fits and steps > 1
 
 
 def by_input(distinct: int, steps: int, batch: int, tensor: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rntn_plugins.ops.bilinear import saved_by_product, tensor_product
+from rntn_plugins.ops.bilinear import Product, saved_by_product, tensor_product
 from rntn_plugins.ops.lstm import LSTM
 from rntn_plugins.ops.products import Factor, product
 from rntn_plugins.ops.recurrence import flat
@@ -108,9 +108,12 @@ class LSTMRNTN(PeepholeLSTM):
     def saved(self):
         return (*PeepholeLSTM.saved, *saved_by_product(self.inputs[4:]))
 
+    def made_product(self, keep: bool) -> Product:
+        return tensor_product(*self.inputs[4:], keep=keep)
+
     def start(self, carry, keep):
         super().start(carry, keep)
-        self.product = tensor_product(*self.inputs[4:], keep=keep)
+        self.product = self.made_product(keep)
         self.product.start(self, keep)
 
     def candidate_part(self, t, h, candidate):
@@ -118,7 +121,7 @@ class LSTMRNTN(PeepholeLSTM):
 
     def start_back(self):
         super().start_back()
-        self.product = tensor_product(*self.inputs[4:])
+        self.product = self.made_product(keep=True)
         self.product.start_back(self)
 
     def candidate_back(self, t, d_candidate, d_h):

@@ -117,21 +117,10 @@ class PeepholeLSTM(Twin, lstm_peephole.PeepholeLSTM):
 
 
 class LSTMRNTN(lstm_peephole.LSTMRNTN, PeepholeLSTM):
-    """Those of :class:`PeepholeLSTM` and of the tensor product: 2 + 3 launches by state, 1 + 1 by input."""
+    """Those of :class:`PeepholeLSTM` and of the tensor product: 2 + 3 launches by state, 1 + 1 by input or row."""
 
-    def start(self, carry, keep):
-        super().start(carry, keep)
-        self.read_in_place()
-
-    def start_back(self):
-        super().start_back()
-        self.read_in_place()
-
-    def read_in_place(self) -> None:
-        product = in_place(self.product)
-        if product is not self.product:
-            product.start_back(self)
-            self.product = product
+    def made_product(self, keep):
+        return in_place(super().made_product(keep))
 
 
 class ELSTM(Twin, elstm.ELSTM):
@@ -227,11 +216,30 @@ class ByInput(bilinear.ByInput):
         kernels.matrices_times(self.slices, self.numbers[t], d_out, d_h, x=d_h)
 
 
+class ByRow(bilinear.ByRow):
+    """The products with a matrix for every row; 1 + 1 launches a step."""
+
+    def start(self, kernel, keep):
+        super().start(kernel, keep)
+        self.every_row = torch.arange(self.x.size(1), device=self.x.device)
+
+    def add(self, t, h, out):
+        kernels.transposed_times(self.at(t), self.every_row, h, out, add=True)
+
+    def start_back(self, kernel):
+        super().start_back(kernel)
+        self.every_row = torch.arange(self.x.size(1), device=self.x.device)
+
+    def back(self, t, h, d_out, d_h):
+        kernels.matrices_times(self.slices[t], self.every_row, d_out, d_h, x=d_h)
+
+
 def in_place(product: bilinear.Product) -> bilinear.Product:
-    """The tensor product itself; if it is by input, as :class:`ByInput`, to be started anew."""
+    """The tensor product itself; if it is by input or by row, as :class:`ByInput` or :class:`ByRow`, to be started
+    anew."""
     if isinstance(product, bilinear.ByInput):
         return ByInput(product.x, product.tensor, product.index, product.slices)
-    return product
+    return ByRow(product.x, product.tensor) if isinstance(product, bilinear.ByRow) else product
 
 
 class Gates(restricted_gated.Gates):

@@ -114,10 +114,13 @@ def test_same_function_as_the_naive_twin(name, options):
 
 
 @pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
-@pytest.mark.parametrize("way", ["ByRow", "ByState"])
-def test_ways_of_the_tensor_product(name, way, monkeypatch):
-    """By row, in blocks of two steps and one line and in memory used again; by state, where by row has no memory."""
+@pytest.mark.parametrize("way, on_cpu", [("ByRow", True), ("ByRow", False), ("ByState", True), ("ByState", False)])
+def test_ways_of_the_tensor_product(name, way, on_cpu, monkeypatch):
+    """By row, in blocks of two steps and one line and in memory used again, or all steps at once as a GPU has them; by
+    state, where by row has no memory."""
     taken = []
+    monkeypatch.setattr(bilinear, "on_cpu", lambda _: on_cpu)
+    monkeypatch.setattr(bilinear, "AS_MANY", 0)
     for each in (bilinear.ByRow, bilinear.ByState):
         monkeypatch.setattr(each, "finish", lambda self, *given, each=each, finish=each.finish: taken.append(
             each.__name__) or finish(self, *given))  # fmt: skip
@@ -130,7 +133,7 @@ def test_ways_of_the_tensor_product(name, way, monkeypatch):
         (2, 1, 1, 1, None),
     ]:
         monkeypatch.setattr(bilinear, "BLOCK", 2 * batch * hidden**2)
-        monkeypatch.setattr(bilinear, "CACHED", steps * batch * hidden)
+        monkeypatch.setattr(bilinear, "CACHED" if on_cpu else "GATHERED", steps * batch * hidden)
         lengths = None if lengths is None else torch.tensor(lengths)
         layer = make(name, {}, input_size, hidden)
         for _ in range(2):

@@ -315,3 +315,11 @@ def test_way_of_the_tensor_product_by_sizes(batch, inputs, by_row):
     assert not bilinear.by_row(1, batch, tensor, keep=True), "a step of generation"
     assert bilinear.by_input(35 * batch // 2, 35, batch, tensor) == by_row
     assert bilinear.by_input(35 * batch // 4, 35, batch, tensor)
+
+
+@pytest.mark.parametrize("batch, inputs, by_row", [(20, 20, True), (20, 19, False), (1, 1, True)])
+def test_way_of_the_tensor_product_on_a_gpu(batch, inputs, by_row):
+    tensor = torch.empty(inputs, 8, 8, device="meta")
+    assert bilinear.by_row(35, batch, tensor, keep=True) == by_row
+    assert not bilinear.by_row(1, batch, tensor, keep=True), "a step of generation"
+    assert not bilinear.by_row(bilinear.KEPT // (4 * 8 * 8 * batch) + 1, batch, tensor, keep=True), "no room"

@@ -17,7 +17,7 @@ import rntn_plugins
 from rntn_plugins import build_cell
 from rntn_plugins.cells.base import Rows, map_carry
 from rntn_plugins.layers.recurrent import Recurrent, choose_recurrence
-from rntn_plugins.ops import hornn, lstm, recurrence, triton_choice
+from rntn_plugins.ops import bilinear, hornn, lstm, recurrence, triton_choice
 from rntn_plugins.ops.triton_choice import by_triton
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -155,6 +155,23 @@ def test_autocast():
         outputs = layer(x)[0]
     assert outputs.dtype == torch.float32
     torch.testing.assert_close(outputs, exact, rtol=0.05, atol=0.05)  # the projection has the 8 bits of bfloat16
+
+
+@pytest.mark.parametrize("way", ["ByInput", "ByRow", "ByState"])
+@pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
+def test_ways_of_the_tensor_product(name, way, monkeypatch):
+    """By row is taken on a GPU."""
+    taken = []
+    twin = getattr(triton_cells if way != "ByState" else bilinear, way)
+    monkeypatch.setattr(twin, "back", lambda *given, back=twin.back: taken.append(way) or back(*given))
+    monkeypatch.setattr(bilinear, "on_cpu", lambda _: False)
+    monkeypatch.setattr(bilinear, "FEW", 1 if way == "ByInput" else 100)
+    monkeypatch.setattr(bilinear, "KEPT", 0 if way == "ByState" else bilinear.KEPT)
+    for steps, batch, *lengths in (4, 2), (5, 3, [5, 0, 2]):
+        layer = layer_of(name, 5, 3)
+        del taken[:]
+        same(*both(layer, steps, batch, *lengths or [None], "both", distinct=3 if way == "ByInput" else 0))
+        assert taken == [way] * steps
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru_rntn", "rntn", "srn"])
