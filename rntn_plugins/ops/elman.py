@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import product
 from rntn_plugins.ops.recurrence import Kernel, every_state, flat, output_state, steps_of, turns
 
 
@@ -25,7 +25,7 @@ class Elman(Kernel):
         x, weight = self.inputs
         self.hs = output_state(self, carry[0])
         self.states = (steps_of(self.hs),)
-        self.recur = Factor(weight.t(), x.size(1))
+        self.recur = self.factor_class(weight.t(), x.size(1))
         self.x, self.activate = x.unbind(0), ACTIVATE[self.activation]
 
     def step(self, t):
@@ -35,7 +35,7 @@ class Elman(Kernel):
     def start_back(self):
         self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
         self.each = self.d_x.unbind(0)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1))
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
         d_x = self.each[t].mul_(d_states[0])
@@ -67,7 +67,7 @@ class SRN(Kernel):
         self.hs = carry[0].new_empty(x.shape)
         self.outputs = self.hs.view(self.hs.shape)
         self.each = list(zip(x.unbind(0), self.hs.unbind(0)))
-        self.recur, self.activate = Factor(weight.t(), x.size(1)), ACTIVATE[self.activation]
+        self.recur, self.activate = self.factor_class(weight.t(), x.size(1)), ACTIVATE[self.activation]
 
     def step(self, t):
         c = self.states[0]
@@ -78,7 +78,7 @@ class SRN(Kernel):
     def start_back(self):
         self.d_x = slope(self.activation, self.hs)  # slopes, until the loop comes by
         self.each = self.d_x.unbind(0)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1))
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
         d_x = self.each[t]

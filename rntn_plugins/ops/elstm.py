@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import product
 from rntn_plugins.ops.recurrence import Kernel, every_state, every_step, flat, output_state, steps_of, turns
 
 
@@ -40,7 +40,7 @@ class ELSTM(Kernel):
         parts = (x, s, self.gates, self.gates[..., 2 * size :], i, candidate, o, o if f is None else f, self.squashed)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.news = torch.empty_like(carry[1])
-        self.recur = Factor(self.inputs[3].t(), batch) if len(self.inputs) > 3 else None
+        self.recur = self.factor_class(self.inputs[3].t(), batch) if len(self.inputs) > 3 else None
 
     def step(self, t):
         (h, c), (h_after, c_after) = ((state[t] for state in self.states), (state[t + 1] for state in self.states))
@@ -73,7 +73,7 @@ class ELSTM(Kernel):
             torch.mul(self.cs[:-1], f, out=to_f).addcmul_(to_f, f, value=-1)
         self.d_squashed = (self.squashed * self.squashed).neg_().add_(1).mul_(o)  # likewise
         self.d_cs = torch.empty_like(self.squashed)
-        self.recur = Factor(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
+        self.recur = self.factor_class(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
         d_of_c = self.d_x[..., : 2 * s.size(-1)].unflatten(-1, (2, s.size(-1)))
         forget = (to_o, o) if f is None else (to_f, f)  # what stands for them is not read
         parts = (self.d_x, d_of_c, to_o, self.d_squashed, self.d_cs, *forget)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import product
 from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
 
 
@@ -64,7 +64,7 @@ class GRU(Kernel):
         self.candidates = every_step(self, keep, batch, size)
         parts = (*x.split([2 * size, size], dim=-1), self.rz, *self.rz.chunk(2, dim=-1), self.gated, self.candidates)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.to_gates, self.to_candidate = Factor(gates.t(), batch), Factor(candidate.t(), batch)
+        self.to_gates, self.to_candidate = self.factor_class(gates.t(), batch), self.factor_class(candidate.t(), batch)
         self.activate = ACTIVATE[self.activation]
 
     def step(self, t):
@@ -87,7 +87,7 @@ class GRU(Kernel):
         parts = (*self.d_x.chunk(3, dim=-1), self.d_x[..., : 2 * size], self.rz[..., :size], to_before)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
         self.d_gated = before.new_empty(before.shape[1:])
-        self.of_gates, self.of_candidate = (Factor(weight, before.size(1)) for weight in self.inputs[1:3])
+        self.of_gates, self.of_candidate = (self.factor_class(weight, before.size(1)) for weight in self.inputs[1:3])
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]

@@ -7,7 +7,7 @@ from typing import List, Tuple
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.products import Factor, by_onednn, product, rounds
+from rntn_plugins.ops.products import by_onednn, product, rounds
 from rntn_plugins.ops.recurrence import (
     Kernel,
     every_state,
@@ -40,7 +40,7 @@ class LSTM(Kernel):
         i, f, candidate, o = self.gates.chunk(4, dim=-1)
         parts = (x, self.gates, self.gates[..., : 2 * size], i, f, candidate, o, self.squashed)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.recur = Factor(self.inputs[1].t(), batch) if len(self.inputs) > 1 else None
+        self.recur = self.factor_class(self.inputs[1].t(), batch) if len(self.inputs) > 1 else None
 
     def step(self, t):
         (h, c), (h_after, c_after) = ((state[t] for state in self.states), (state[t + 1] for state in self.states))
@@ -66,7 +66,7 @@ class LSTM(Kernel):
         torch.addcmul(i, i, candidate * candidate, value=-1, out=to_c)
         torch.mul(self.squashed, o, out=to_o).addcmul_(to_o, o, value=-1)
         self.to_cell = torch.addcmul(o, o, self.squashed * self.squashed, value=-1)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
         size = self.cs.size(-1)
         parts = (self.d_x, self.d_x[..., : 3 * size].unflatten(-1, (3, size)), to_o, self.to_cell, f)
         self.each = list(zip(*(part.unbind(0) for part in parts)))

@@ -6,7 +6,7 @@ import torch
 
 from rntn_plugins.ops.bilinear import Product, saved_by_product, tensor_product
 from rntn_plugins.ops.lstm import LSTM
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import product
 from rntn_plugins.ops.recurrence import flat
 
 
@@ -26,7 +26,7 @@ class PeepholeLSTM(LSTM):
     def start(self, carry, keep):
         super().start(carry, keep)
         if self.full:
-            self.peeps = [Factor(weight.t(), carry[0].size(0)) for weight in self.inputs[2:4]]
+            self.peeps = [self.factor_class(weight.t(), carry[0].size(0)) for weight in self.inputs[2:4]]
         else:
             self.peeps = [*self.inputs[2], *self.inputs[3]]
 
@@ -60,7 +60,7 @@ class PeepholeLSTM(LSTM):
         self.d_if = self.d_x[..., : 2 * self.cs.size(-1)].unbind(0)
         self.d_candidate = self.d_x.chunk(4, dim=-1)[2].unbind(0)
         if self.full:
-            self.peeps = [Factor(weight, self.d_x.size(1)) for weight in self.inputs[2:4]]
+            self.peeps = [self.factor_class(weight, self.d_x.size(1)) for weight in self.inputs[2:4]]
 
     def back(self, t, d_states, d_output):
         d_h, d_c = d_states

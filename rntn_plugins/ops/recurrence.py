@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.autograd import graph_is_kept
+from rntn_plugins.ops.products import Factor
 
 
 class Ragged:
@@ -65,6 +66,7 @@ class Kernel:
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
+        factor_class: of the matrices that the rows of every step are multiplied with.
         recordable: for kernels from elsewhere to set, each in its own class: whether the loops launch the same
             operations on the same memory whatever the values are (those of lengths, with a shortest of 0, as well), and
             ask the host nothing, so that :mod:`~rntn_plugins.ops.graphs` may record them. Those of this package do.
@@ -78,6 +80,7 @@ class Kernel:
     unread: Sequence[int] = (0,)
     output_is_state = True
     adds_d_output = False
+    factor_class: Type[Factor] = Factor
     recordable = False
 
     inputs: Sequence[Optional[Tensor]]

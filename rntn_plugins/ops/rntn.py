@@ -6,7 +6,7 @@ import torch
 
 from rntn_plugins.ops.activations import ACTIVATE, slope
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices, at_index
-from rntn_plugins.ops.products import Factor, product
+from rntn_plugins.ops.products import product
 from rntn_plugins.ops.recurrence import Kernel, every_step, flat, output_state, steps_of
 
 
@@ -75,7 +75,7 @@ class MultiplicativeRNN(Kernel):
         self.outer = every_step(self, keep, batch, size)  # v ⊙ R h
         parts = (x, at_index(factors, index), self.inner, self.outer)
         self.each = list(zip(*(part.unbind(0) for part in parts)))
-        self.left, self.right = Factor(left.t(), batch), Factor(right.t(), batch)
+        self.left, self.right = self.factor_class(left.t(), batch), self.factor_class(right.t(), batch)
         self.activate = ACTIVATE[self.activation]
 
     def step(self, t):
@@ -85,7 +85,7 @@ class MultiplicativeRNN(Kernel):
         self.activate(self.left.times_plus(outer, x, out=after))
 
     def start_back(self):
-        self.left, self.right = (Factor(weight, self.hs.size(1)) for weight in self.inputs[2:4])
+        self.left, self.right = (self.factor_class(weight, self.hs.size(1)) for weight in self.inputs[2:4])
         self.d_x = slope(self.activation, self.hs[1:])  # slopes, until the loop comes by
         self.d_outer, self.d_inner = torch.empty_like(self.inner), torch.empty_like(self.inner)
         parts = (self.d_x, self.d_outer, at_index(self.inputs[4], self.inputs[1]), self.d_inner)

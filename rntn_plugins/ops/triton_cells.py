@@ -13,9 +13,12 @@ from torch import Tensor
 
 from rntn_plugins.ops import bilinear, elman, elstm, gru, gru_rntn, lstm, lstm_peephole, restricted_gated, rntn
 from rntn_plugins.ops import triton_kernels as kernels
+from rntn_plugins.ops.graphs import settings_of_torch
 from rntn_plugins.ops.indexed import at_index
 from rntn_plugins.ops.products import Factor
 from rntn_plugins.ops.recurrence import Kernel, output_state, steps_of
+
+FEW_ROWS, FEW_NUMBERS = 20, 2**20  # rows of a step and numbers of a matrix up to which Triton is quicker (measured)
 
 
 def dense_rows(tensor: Tensor) -> Tensor:
@@ -28,10 +31,41 @@ def every(*buffers: Tensor) -> List[tuple]:
     return list(zip(*(buffer.unbind(0) for buffer in buffers)))
 
 
+class FewRows(Factor):
+    """As its parent; products of a few rows by Triton, which is quicker than cuBLAS there.
+
+    Not where torch was told to round such products to TensorFloat32 or less, nor in half precision: cuBLAS then has
+    the quicker ones. The kernel rounds to float32 alone.
+    """
+
+    def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
+        super().__init__(matrix, rows, scale)
+        exact = matrix.dtype == torch.float64 or (matrix.dtype == torch.float32 and not rounds_on_gpu())
+        self.few = rows <= FEW_ROWS and matrix.numel() <= FEW_NUMBERS and 1 in matrix.stride() and exact and scale == 1
+
+    def times(self, x: Tensor, out: Tensor) -> Tensor:
+        if not self.few:
+            return super().times(x, out)
+        kernels.few_rows_times(x, self.matrix, out)
+        return out
+
+    def times_plus(self, x: Tensor, other: Tensor, out: Tensor) -> Tensor:
+        if not self.few:
+            return super().times_plus(x, other, out)
+        kernels.few_rows_times(x, self.matrix, out, other)
+        return out
+
+
+def rounds_on_gpu() -> bool:
+    """Whether torch was told to round what it multiplies on a GPU."""
+    return settings_of_torch()[0] not in ("none", "ieee", "highest")
+
+
 class Twin(Kernel):
     """What all twins share: they run on their tensors' device, on memory laid out as the kernels ask for."""
 
     adds_d_output = True
+    factor_class = FewRows
 
     def forward(self, carry, ragged, keep):
         x, *others = self.inputs
@@ -61,7 +95,7 @@ class LSTM(Twin, lstm.LSTM):
     def start_back(self):
         self.d_x = torch.empty_like(self.gates)
         self.each = every(self.gates, self.cs[:-1], self.squashed, self.d_x)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1)) if len(self.inputs) > 1 else None
         self.zeros = torch.zeros_like(self.squashed[0])
 
     def back(self, t, d_states, d_output):
@@ -98,7 +132,7 @@ class PeepholeLSTM(Twin, lstm_peephole.PeepholeLSTM):
             self.gates, self.cs[:-1], self.squashed, self.d_x, self.d_x[..., : 2 * size], *self.d_x.chunk(4, dim=-1)[2:]
         )
         self.recur, *self.peeps = (
-            Factor(weight, self.d_x.size(1)) for weight in self.inputs[1 : 4 if self.full else 2]
+            self.factor_class(weight, self.d_x.size(1)) for weight in self.inputs[1 : 4 if self.full else 2]
         )  # fmt: skip
 
     def back(self, t, d_states, d_output):
@@ -143,7 +177,7 @@ class ELSTM(Twin, elstm.ELSTM):
         self.d_x = torch.empty_like(self.gates)
         scale = dense_rows(self.inputs[1])
         self.each = every(self.gates, scale, self.cs[:-1], self.squashed, self.d_x, self.d_squashed, self.d_cs)
-        self.recur = Factor(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
+        self.recur = self.factor_class(self.inputs[3], self.d_x.size(1)) if len(self.inputs) > 3 else None
         self.zeros = torch.zeros_like(self.squashed[0])
 
     def back(self, t, d_states, d_output):
@@ -181,7 +215,7 @@ class GRU(Twin, gru.GRU):
         d_rz, d_candidate = self.d_x.split([2 * size, size], dim=-1)
         self.each = every(before, self.rz, self.candidates, self.d_x, d_rz, d_candidate)
         self.d_gated = before.new_empty(before.shape[1:])
-        self.of_gates, self.of_candidate = (Factor(weight, before.size(1)) for weight in self.inputs[1:3])
+        self.of_gates, self.of_candidate = (self.factor_class(weight, before.size(1)) for weight in self.inputs[1:3])
 
     def back(self, t, d_states, d_output):
         d_h = d_states[0]
@@ -385,7 +419,7 @@ class MultiplicativeRNN(Twin, rntn.MultiplicativeRNN):
         index, left, right, factors = self.inputs[1:]
         self.d_x, self.d_outer, self.d_inner = map(torch.empty_like, (self.hs[1:], self.inner, self.inner))
         self.each = every(self.hs[1:], at_index(factors, index), self.d_x, self.d_outer, self.d_inner)
-        self.left, self.right = (Factor(weight, self.d_x.size(1)) for weight in (left, right))
+        self.left, self.right = (self.factor_class(weight, self.d_x.size(1)) for weight in (left, right))
 
     def back(self, t, d_states, d_output):
         value, factor, d_x, d_outer, d_inner = self.each[t]
@@ -408,7 +442,7 @@ class Elman(Twin, elman.Elman):
         after = self.hs[1:]
         self.d_x = torch.empty_like(after)
         self.each = every(after, self.d_x)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1))
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
         value, d_x = self.each[t]
@@ -426,7 +460,7 @@ class SRN(Twin, elman.SRN):
     def start_back(self):
         self.d_x = torch.empty_like(self.hs)
         self.each = every(self.hs, self.d_x)
-        self.recur = Factor(self.inputs[1], self.d_x.size(1))
+        self.recur = self.factor_class(self.inputs[1], self.d_x.size(1))
 
     def back(self, t, d_states, d_output):
         h, d_x = self.each[t]

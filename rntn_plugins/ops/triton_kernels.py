@@ -1,7 +1,8 @@
-"""Triton kernels for the parts of a recurrent step that are no product with a shared matrix.
+"""Triton kernels for the parts of a recurrent step that are no product with a shared matrix, and for such products of a
+few rows; all others stay torch's.
 
-The products stay torch's. A kernel adds the inputs' share x itself to what a product has left in a buffer, so that no
-copy of x comes before the product. Letters as in :mod:`rntn_plugins.cells.base`: B batch, H hidden size, G gates.
+A kernel adds the inputs' share x itself to what a product has left in a buffer, so that no copy of x comes before the
+product. Letters as in :mod:`rntn_plugins.cells.base`: B batch, H hidden size, G gates.
 
 What all launchers ask for: tensors of one type on one device, which is the current one; columns next to each other in
 memory; and that tensors ``[B, H]`` have no gaps between their rows, where no stride of theirs is passed on (x and
@@ -20,6 +21,7 @@ from torch import Tensor
 BLOCK = 256  # columns of a program that works element by element
 LINES, ALONG = 16, 128  # lines of a matrix that a program multiplies with a vector, and how much of them at a time
 DOWN, ACROSS = 32, 64  # the same for a transposed matrix: lines at a time, and columns of a program
+ROWS, COLUMNS, DEEP = 8, 8, 128  # of a program with a shared matrix: rows, columns, and how much of both at a time
 
 # ---- what the kernels are made of ------------------------------------------------------------------------------------
 
@@ -505,6 +507,50 @@ def activation_back(
     grid, size, block = _grid(value)
     output, output_row, has_output = _or_else(d_output, d_h)
     _activation_back[grid](d_h, output, value, d_x, output_row, size, linear, has_output, name, block)
+
+
+# ---- a shared matrix and a few rows ----------------------------------------------------------------------------------
+
+
+@triton.jit
+def _few_rows_times(
+    x, matrix, other, out, rows, size, depth, x_row, line_stride, column_stride, other_row, out_row,
+    ADD: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    wide = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    sums = tl.zeros([ROWS, COLUMNS, DEEP], dtype=wide)
+    for start in range(0, depth, DEEP):
+        line = start + tl.arange(0, DEEP)
+        within = (line < depth)[None, :]
+        left = _load(x + row[:, None] * x_row + line[None, :], (row < rows)[:, None] & within)
+        at_matrix = matrix + column[:, None] * column_stride + line[None, :] * line_stride
+        right = _load(at_matrix, (column < size)[:, None] & within)
+        sums += left[:, None, :] * right[None, :, :]
+    total = tl.sum(sums, 2)
+    mask = (row < rows)[:, None] & (column < size)[None, :]
+    if ADD:
+        total += _load(other + row[:, None] * other_row + column[None, :], mask)
+    tl.store(out + row[:, None] * out_row + column[None, :], total, mask=mask)
+
+
+def few_rows_times(x: Tensor, matrix: Tensor, out: Tensor, other: Optional[Tensor] = None) -> None:
+    """x M + other, into *out*. Every program reads all of some rows of x and of some columns of M.
+
+    Args:
+        x: ``[B, K]``.
+        matrix: M ``[K, N]``, which may lie turned.
+        out: ``[B, N]``, not *x*.
+        other: ``[B, N]``, may be *out*; ``None``: zero.
+    """
+    (rows, depth), size = x.shape, matrix.size(1)
+    deep = min(DEEP, 1 << (depth - 1).bit_length())
+    other, other_row, add = _or_else(other, out)
+    _few_rows_times[(-(-size // COLUMNS), -(-rows // ROWS))](
+        x, matrix, other, out, rows, size, depth, x.stride(0), *matrix.stride(), other_row, out.stride(0),
+        add, ROWS, COLUMNS, deep,
+    )  # fmt: skip
 
 
 # ---- a matrix for every row ------------------------------------------------------------------------------------------

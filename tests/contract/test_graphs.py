@@ -376,7 +376,7 @@ def test_loops_ask_nothing_of_the_host(name, options, triton, monkeypatch):
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "device_of", lambda _: contextlib.nullcontext())
     if triton:
-        assert len(LAUNCHERS) == 13
+        assert len(LAUNCHERS) == 14
         for launcher in LAUNCHERS:
             monkeypatch.setattr(triton_kernels, launcher, lambda *_, **__: None)
     for (kernel, settings, tensors, lengths, number, _), keep in itertools.product(seen, (True, False)):

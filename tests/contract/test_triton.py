@@ -107,10 +107,41 @@ def test_fused_on_a_gpu(name):
 
 @pytest.mark.parametrize("name", ["lstm_peephole", "elstm1", "gru", "rntn", "elman"])
 def test_more_columns_than_a_block_has(name, monkeypatch):
-    for size, value in (("BLOCK", 4), ("LINES", 4), ("ALONG", 2), ("DOWN", 2), ("ACROSS", 4)):
+    for size, value in (("BLOCK", 4), ("LINES", 4), ("ALONG", 2), ("DOWN", 2), ("ACROSS", 4),
+                        ("ROWS", 2), ("COLUMNS", 4), ("DEEP", 2)):  # fmt: skip
         monkeypatch.setattr(triton_kernels, size, value)
     options = variants_of(name)[-1]
     same(*both(layer_of(name, 2, 5, options), 2, 2, None, "both"))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("rows, depth, size", [(1, 1, 1), (9, 5, 17), (20, 131, 6)])
+def test_products_of_few_rows(rows, depth, size, dtype, tolerance, turned):
+    x = torch.randn(rows, depth + 2, dtype=dtype, device=DEVICE)[:, 1:-1]
+    matrix = torch.randn(size, depth, dtype=dtype, device=DEVICE).t()
+    matrix = matrix if turned else matrix.contiguous()
+    other, out = torch.randn(2, rows, size + 3, dtype=dtype, device=DEVICE)[..., 2:-1].unbind(0)
+    factor = triton_cells.FewRows(matrix, rows)
+    assert factor.few
+    expected = x @ matrix
+    torch.testing.assert_close(factor.times(x, out), expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
+    expected = expected + other
+    assert factor.times_plus(x, other, other) is other
+    torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_other_products_are_left_to_torch(monkeypatch):
+    def few(*shape, rows=20, scale=1.0, dtype=torch.float32):
+        return triton_cells.FewRows(torch.empty(*shape, dtype=dtype, device=DEVICE), rows, scale).few
+
+    assert few(2**10, 2**10) and few(2, 3, dtype=torch.float64)
+    assert not few(2**10, 2**10 + 1) and not few(2, 3, rows=21) and not few(2, 3, scale=0.5)
+    assert not few(2, 3, dtype=torch.float16) and not triton_cells.FewRows(torch.empty(4, 6)[::2, ::2], 1).few
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
+    monkeypatch.setattr(torch.backends.cuda, "matmul", None)
+    assert not few(2, 3) and few(2, 3, dtype=torch.float64)
 
 
 def test_every_kernel_has_a_twin_but_the_higher_order_ones_and_that_with_attention():
@@ -213,13 +244,14 @@ from triton.compiler import ASTSource
 
 VALUES = {
     "BLOCK": 256, "LINES": 16, "ALONG": 128, "DOWN": 32, "ACROSS": 64, "PART": "all", "ACTIVATION": "tanh",
-    "INPUT": 0, "FORGET": 1, "CELL": 2, "OUTPUT": 3,
+    "INPUT": 0, "FORGET": 1, "CELL": 2, "OUTPUT": 3, "ROWS": 8, "COLUMNS": 8, "DEEP": 128,
 }
 for name, kernel in sorted(runpy.run_path(sys.argv[1]).items()):
     names = getattr(kernel, "arg_names", [])
     if "size" in names:
         constants = {each: VALUES.get(each, True) for each in names if each.isupper()}
-        types = {each: "i32" if each == "size" or each.endswith("_row") else "*fp32" for each in names}
+        numbers = ("size", "rows", "depth", *(each for each in names if each.endswith(("_row", "_stride"))))
+        types = {each: "i32" if each in numbers else "*fp32" for each in names}
         types.update({each: "constexpr" for each in constants}, **({"index": "*i64"} if "index" in names else {}))
         source = ASTSource(kernel, types, {(names.index(each),): value for each, value in constants.items()})
         print(name, len(triton.compile(source, target=GPUTarget("cuda", 80, 32)).asm["ptx"]))
@@ -232,7 +264,7 @@ def test_the_compiler_takes_what_the_interpreter_takes(tmp_path):
     command = [sys.executable, "-W", "ignore", "-c", COMPILE, triton_kernels.__file__]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 12
+    assert len(done.stdout.splitlines()) == 13
 
 
 # ---- the choice ------------------------------------------------------------------------------------------------------
