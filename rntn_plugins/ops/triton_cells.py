@@ -18,7 +18,10 @@ from rntn_plugins.ops.indexed import at_index
 from rntn_plugins.ops.products import Factor
 from rntn_plugins.ops.recurrence import Kernel, output_state, steps_of
 
-FEW_ROWS, FEW_NUMBERS = 20, 2**20  # rows of a step and numbers of a matrix up to which Triton is quicker (measured)
+#: rows of a step, at most, for which Triton is quicker (measured): of any matrix up to so many numbers; of those whose
+#: sides are multiples of 16, which Triton reads some numbers at a time
+FEW_ROWS, FEW_EVEN_ROWS = 16, 20
+FEW_NUMBERS = 2**20
 
 
 def dense_rows(tensor: Tensor) -> Tensor:
@@ -41,7 +44,9 @@ class FewRows(Factor):
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
         super().__init__(matrix, rows, scale)
         exact = matrix.dtype == torch.float64 or (matrix.dtype == torch.float32 and not rounds_on_gpu())
-        self.few = rows <= FEW_ROWS and matrix.numel() <= FEW_NUMBERS and 1 in matrix.stride() and exact and scale == 1
+        most = FEW_ROWS if any(side % 16 for side in matrix.shape) else FEW_EVEN_ROWS
+        small = rows <= most and matrix.numel() <= FEW_NUMBERS
+        self.few = small and 1 in matrix.stride() and exact and scale == 1
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:
         if not self.few:

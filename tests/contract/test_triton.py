@@ -116,7 +116,7 @@ def test_more_columns_than_a_block_has(name, monkeypatch):
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
-@pytest.mark.parametrize("rows, depth, size", [(1, 1, 1), (9, 5, 17), (20, 131, 6)])
+@pytest.mark.parametrize("rows, depth, size", [(1, 1, 1), (9, 5, 17), (16, 131, 6), (20, 16, 32)])
 def test_products_of_few_rows(rows, depth, size, dtype, tolerance, turned):
     x = torch.randn(rows, depth + 2, dtype=dtype, device=DEVICE)[:, 1:-1]
     matrix = torch.randn(size, depth, dtype=dtype, device=DEVICE).t()
@@ -136,12 +136,13 @@ def test_other_products_are_left_to_torch(monkeypatch):
     def few(*shape, rows=20, scale=1.0, dtype=torch.float32):
         return triton_cells.FewRows(torch.empty(*shape, dtype=dtype, device=DEVICE), rows, scale).few
 
-    assert few(2**10, 2**10) and few(2, 3, dtype=torch.float64)
-    assert not few(2**10, 2**10 + 1) and not few(2, 3, rows=21) and not few(2, 3, scale=0.5)
-    assert not few(2, 3, dtype=torch.float16) and not triton_cells.FewRows(torch.empty(4, 6)[::2, ::2], 1).few
+    assert few(2**10, 2**10) and few(2, 3, rows=16) and few(2, 3, rows=16, dtype=torch.float64)
+    assert not few(2**10, 2**10 + 16) and not few(16, 16, rows=21) and not few(16, 16, scale=0.5)
+    assert not any(few(*shape, rows=17) for shape in ((16, 15), (15, 16)))
+    assert not few(16, 16, dtype=torch.float16) and not triton_cells.FewRows(torch.empty(4, 6)[::2, ::2], 1).few
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "high")
     monkeypatch.setattr(torch.backends.cuda, "matmul", None)
-    assert not few(2, 3) and few(2, 3, dtype=torch.float64)
+    assert not few(16, 16) and few(16, 16, dtype=torch.float64)
 
 
 def test_every_kernel_has_a_twin_but_the_higher_order_ones_and_that_with_attention():
