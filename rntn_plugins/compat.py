@@ -122,11 +122,14 @@ def seed_what_is_there() -> None:
         __doc__ = original.__doc__
 
         def __init__(self, seed: int) -> None:
-            if torch.accelerator.is_available() or utils.xm is not None:
+            there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+            if utils.xm is not None or (there is not None and there.type != "cuda"):
                 super().__init__(seed)
-            else:
-                self.rng_state = utils.get_rng_state()
-                torch.default_generator.manual_seed(seed)
+                return
+            self.rng_state = utils.get_rng_state()
+            torch.default_generator.manual_seed(seed)
+            if there is not None:
+                torch.cuda.manual_seed_all(seed)
 
     utils.set_torch_seed = set_torch_seed
 

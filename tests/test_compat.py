@@ -34,19 +34,22 @@ def test_seeds_are_those_of_torch(monkeypatch):
     from fairseq import utils
 
     torch.manual_seed(7)
-    expected = torch.rand(3)
+    torch_rand = torch.rand(3)
     before = torch.get_rng_state()
     with utils.set_torch_seed(7):
-        assert torch.equal(torch.rand(3), expected)
+        assert torch.equal(torch.rand(3), torch_rand)
     assert torch.equal(torch.get_rng_state(), before)
 
     seeded = []
-    monkeypatch.setattr(torch, "manual_seed", seeded.append)
-    utils.set_torch_seed(8)
-    assert seeded == ([8] if torch.accelerator.is_available() else [])  # what is not there costs nothing
-    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    utils.set_torch_seed(9)
-    assert seeded[-1] == 9
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: seeded.append(("all", seed)))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: seeded.append(("cuda", seed)))
+    for there, expected in ((None, []), ("cuda", [("cuda", 7)]), ("xpu", [("all", 7)])):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda there=there: there is not None)
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda there=there: there and torch.device(there))
+        del seeded[:]
+        with utils.set_torch_seed(7):
+            assert there == "xpu" or torch.equal(torch.rand(3), torch_rand)
+        assert seeded == expected  # what is not there costs nothing
 
 
 def blocked(n, rows, lprobs=None, spare=4):

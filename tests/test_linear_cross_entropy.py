@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from stub_task import StubTask, build
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rntn_plugins.ops import linear_cross_entropy as module
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy, rows_of_chunk
 
 PAD = 1
@@ -44,6 +45,13 @@ def same(one, other, tolerance=1e-10):
 # ---- the function ----------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=[True, False], ids=["cpu", "gpu"])
+def way(request, monkeypatch):
+    """Both ways to leave rows out: on a CPU and, as if these were one, on accelerators."""
+    monkeypatch.setattr(module, "on_cpu", lambda _: request.param)
+
+
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("scale", [1.0, -0.7])
 @pytest.mark.parametrize("chunk", [1, 4, 5, 100, None])
 @pytest.mark.parametrize("count, symbols, size", [(13, 7, 3), (20, 2, 1), (1, 9, 4), (9, 31, 2)])
@@ -61,6 +69,7 @@ def test_one_symbol():
     assert loss == 0 and not any(gradient.any() for gradient in gradients(loss, tensors))
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("count", [0, 6])
 def test_nothing_to_predict(count):
     tensors, target = inputs(count, 7, 3, ignored=1.1)
@@ -70,6 +79,7 @@ def test_nothing_to_predict(count):
         assert gradient.shape == tensor.shape and not gradient.any()
 
 
+@pytest.mark.usefixtures("way")
 def test_symbols_without_probability():
     never = [0, PAD, 8]
     tensors, target = inputs(12, 9, 3, never=never)

@@ -34,7 +34,8 @@ def linear_cross_entropy(
         weight: ``[V, H]``.
         bias: ``[V]``, -inf for symbols that have no probability.
         target: ``[N]``.
-        ignore_index: rows with this target count for nothing, and cost nothing.
+        ignore_index: rows with this target count for nothing, and on a CPU cost nothing; an accelerator would have to
+            wait until the host knows which they are.
         chunk: rows to compute at a time; chosen by V if left out.
 
     Half precision and autocast compute in float32. There are no second derivatives
@@ -56,6 +57,10 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, features, weight, bias, target, ignore_index, chunk, needs):
+        if not on_cpu(features):
+            loss, gradients = in_chunks(features, weight, bias, target, chunk, needs, ignore_index)
+            ctx.save_for_backward(*gradients)
+            return loss
         real = target.ne(ignore_index).nonzero().squeeze(1)
         if len(real) == len(target):
             loss, gradients = in_chunks(features, weight, bias, target, chunk, needs)
@@ -78,10 +83,19 @@ class LinearCrossEntropy(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
+def on_cpu(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
 def in_chunks(
-    features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, chunk: Optional[int], needs: Sequence[bool]
-) -> Tuple[Tensor, List[Optional[Tensor]]]:
-    """The loss and the gradients of features, weight and bias, each only where it is needed."""
+    features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, chunk: Optional[int], needs: Sequence[bool],
+    ignore_index: Optional[int] = None,
+) -> Tuple[Tensor, List[Optional[Tensor]]]:  # fmt: skip
+    """The loss and the gradients of features, weight and bias, each only where it is needed; without the rows of the
+    target *ignore_index*, if it is given."""
+    ignored = None if ignore_index is None else target.eq(ignore_index).unsqueeze(1)
+    if ignored is not None:
+        target = target.masked_fill(ignored.squeeze(1), 0)  # which is a symbol
     count, symbols = len(features), len(weight)
     rows = min(chunk or rows_of_chunk(count, symbols), count)
     losses = features.new_empty(count, 1)
@@ -100,12 +114,16 @@ def in_chunks(
         torch.softmax(scores, 1, out=scores)  # of log-probabilities: their exponential, quicker than torch.exp
         ones = one_each[: len(x)]
         scores.scatter_add_(1, labels, -ones)
+        if ignored is not None:
+            scores.masked_fill_(ignored[start : start + rows], 0)
         if d_features is not None:
             product_into(d_features[start : start + rows], scores, weight, add=False)
         if d_weight is not None:
             product_into(d_weight, scores.t(), x, add=start > 0)
         if d_bias is not None:
             d_bias.addmv_(scores.t(), ones.squeeze(1))  # the sum of the rows, quicker than sum(0)
+    if ignored is not None:
+        losses.masked_fill_(ignored, 0)
     return -losses.sum(), [d_features, d_weight, d_bias]
 
 
