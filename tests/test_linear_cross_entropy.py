@@ -47,8 +47,8 @@ def same(one, other, tolerance=1e-10):
 
 @pytest.fixture(params=[True, False], ids=["cpu", "gpu"])
 def way(request, monkeypatch):
-    """Both ways to leave rows out: on a CPU and, as if these were one, on accelerators."""
-    monkeypatch.setattr(module, "on_cpu", lambda _: request.param)
+    """Both ways to leave rows out: on a CPU and, as if this were one, on a GPU."""
+    monkeypatch.setattr(module, "on_gpu", lambda _: not request.param)
 
 
 @pytest.mark.usefixtures("way")
@@ -61,6 +61,22 @@ def test_loss_and_gradients(count, symbols, size, chunk, scale):
     assert loss.shape == ()
     same(loss, expected)
     same(gradients(loss, tensors), gradients(expected, tensors))
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("ignore_index", [-100, 7, 10**6])
+def test_what_is_ignored_need_be_no_symbol_and_no_number(ignore_index):
+    """Its features may be anything."""
+    (features, weight, bias), target = inputs(13, 7, 3)
+    ignored = target == PAD
+    target[ignored] = ignore_index
+    expected = naive(features, weight, bias, target, ignore_index)
+    wanted = gradients(expected, (features, weight, bias))
+    changed = features.detach().clone()
+    changed[ignored] = torch.tensor([math.nan, math.inf, -math.inf], dtype=changed.dtype)
+    loss = linear_cross_entropy(changed.requires_grad_(), weight, bias, target, ignore_index, 4)
+    same(loss, expected)
+    same(gradients(loss, (changed, weight, bias)), wanted)
 
 
 def test_one_symbol():

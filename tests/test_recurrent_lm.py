@@ -9,6 +9,7 @@ import torch
 from stub_task import StubTask, build
 
 from rntn_plugins import cell_names
+from rntn_plugins.cells import gated_rntn
 from rntn_plugins.cells.base import Rows
 from rntn_plugins.cells.index_map import rank_map, ranks
 from rntn_plugins.data.lm_dataset import CarrySlot
@@ -28,7 +29,7 @@ def model_of(cell: str, **settings):
         settings["num_matrices"] = 4
     if "adaptive_softmax_cutoff" in settings:
         settings.setdefault("adaptive_softmax_factor", 2.0)
-    model = build(architecture_name(cell), TASK, embed_dim=5, hidden_size=6, **settings)
+    model = build(architecture_name(cell), TASK, **{"embed_dim": 5, "hidden_size": 6, **settings})
     for name, buffer in model.named_buffers():
         if name.endswith("index_of_symbol") and buffer[0] < 0:
             buffer.copy_(rank_map(ranks(torch.arange(V)), 4))
@@ -207,19 +208,47 @@ def test_products_of_a_small_vocabulary_are_kept_in_evaluation(cell, monkeypatch
     assert not torch.allclose(scores(model)[0], changed[0])
 
 
-@pytest.mark.parametrize("cell, repeat", [("gru_rntn", True), ("lstm_rntn", True), ("gru", False)])
+@pytest.mark.parametrize("cell, repeat", [("gru_rntn", True), ("lstm_rntn", True), ("gru", False), ("r_rntn", False)])
 def test_on_a_gpu_all_symbols_of_a_small_vocabulary_are_the_inputs_of_tensor_cells(cell, repeat, monkeypatch):
-    """Where the host need not wait for how many there are, and shapes stay the same: on any device but a CPU."""
-    decoder, symbols = model_of(cell).decoder, tokens(2, 5).t().to("meta")
-    decoder.to("meta")
+    """There the host need not wait for how many there are, and shapes stay the same. All else is as without."""
+    line, found = tokens(4, 20), []
+    line[1, 15:] = PAD
+    monkeypatch.setattr(recurrent_decoder, "MOST_DISTINCT", 0)
+    monkeypatch.setattr(bilinear, "AS_MANY", 1)
+    for gpu in (False, True):
+        for module in (recurrent_decoder, gated_rntn, bilinear):
+            monkeypatch.setattr(module, "on_gpu", lambda _, gpu=gpu: gpu)
+        model = model_of(cell, embed_dim=6, share_decoder_input_output_embed=True).train()
+        loss = model(line)[0][..., 4:13].square().sum()
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            model.eval()
+            found.append([loss, *gradients, model(line)[0][..., 4:13], model(line[:, :1])[0][..., 4:13]])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    symbols = line.t()
     for grad in (True, False):
         with torch.set_grad_enabled(grad):
-            x = decoder.embed(symbols)
-        assert isinstance(x, Rows) == repeat and tuple(x.shape[:2]) == (5, 2)
+            x = model.decoder.embed(symbols)
+        assert isinstance(x, Rows) == repeat
         if repeat:
             assert len(x.distinct) == V and x.index is symbols and not x.fixed and x.distinct.requires_grad == grad
+    assert isinstance(model.decoder.embed(symbols[:1]), torch.Tensor), "a step of generation"
     monkeypatch.setattr(recurrent_decoder, "FEW_SYMBOLS", V - 1)
-    assert isinstance(decoder.embed(symbols), torch.Tensor)
+    assert isinstance(model.decoder.embed(symbols), torch.Tensor)
+    monkeypatch.undo()
+    assert isinstance(model.to("meta").decoder.embed(symbols.to("meta")), torch.Tensor), "another accelerator"
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_without_gradients_products_by_input_are_few_on_a_gpu(few, monkeypatch):
+    """They are not kept there, but computed for each sequence."""
+    monkeypatch.setattr(gated_rntn, "on_gpu", lambda _: True)
+    monkeypatch.setattr(gated_rntn, "by_input", lambda distinct, steps, batch, tensor: few)
+    x = Rows(torch.zeros(9, 2), torch.zeros(5, 3, dtype=torch.long))
+    with torch.no_grad():
+        inputs = gated_rntn.tensor_inputs(x, torch.zeros(2, 4, 4), None)
+    assert [tuple(each.shape) for each in inputs] == ([(9, 2), (2, 4, 4), (5, 3)] if few else [(5, 3, 2), (2, 4, 4)])
 
 
 def test_general_dropout_is_the_default_of_the_places():

@@ -16,6 +16,7 @@ from rntn_plugins.ops import gru_rntn as gru_ops
 from rntn_plugins.ops import lstm_peephole as lstm_ops
 from rntn_plugins.ops.bilinear import KeptSlices, by_input
 from rntn_plugins.ops.inputs import Rows, expand, project
+from rntn_plugins.ops.products import on_gpu
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
 
@@ -42,9 +43,9 @@ def tensor_inputs(x, tensor: Tensor, kept: KeptSlices, form: str = "asymmetric")
     ``[U, I]``, the tensor, which of them each is ``[T, B]``, and the product of these two if it is *kept*."""
     if not isinstance(x, Rows) or form != "asymmetric":
         return expand(x), tensor
-    if not torch.is_grad_enabled():
-        return x.distinct, tensor, x.index, *([kept.of(x.distinct, tensor)] if x.fixed else [])
     few = by_input(len(x.distinct), *x.index.shape, tensor)
+    if not torch.is_grad_enabled() and (few or not on_gpu(tensor)):
+        return x.distinct, tensor, x.index, *([kept.of(x.distinct, tensor)] if x.fixed else [])
     return (x.distinct, tensor, x.index) if few else (x.expand(), tensor)
 
 

@@ -13,11 +13,12 @@ from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carr
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax, check_factor
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
+from rntn_plugins.ops.products import on_gpu
 from rntn_plugins.symbols import is_filler
 
 #: share of distinct symbols of a batch up to which it is worthwhile to know them
 MOST_DISTINCT = 0.75
-#: of a vocabulary up to this size, inputs of all symbols are computed once (and kept), where that saves a cell work
+#: of a vocabulary up to this size, what cells compute of an input may be computed of all symbols
 FEW_SYMBOLS = 256
 #: what a subclass overrides to score symbols in a way of its own
 OUTPUT_METHODS = ("forward", "output_layer", "get_normalized_probs")
@@ -137,24 +138,25 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         return x.transpose(0, 1), {"attn": None, "carry": carry}  # fairseq looks for "attn"
 
     def embed(self, tokens: Tensor) -> Inputs:
-        """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once,
-        or in evaluation all symbols of a small vocabulary.
+        """The inputs of the recurrent layers from symbols ``[T, B]``: ``[T, B, E]``, or each distinct one once, where
+        that saves work.
 
-        Not with dropout, which makes two embeddings of the same symbol differ. An accelerator would have to wait until
-        the host knows how many there are: there it is all symbols of a small vocabulary or none.
+        Of a small vocabulary it is all symbols in evaluation, for tensor products, and the same ones next time. On a
+        GPU, which would have to wait until the host knows how many there are, it is these or none, in training too.
+        Not with dropout, which makes two embeddings of the same symbol differ; nor on other accelerators.
         """
-        dropout, on_cpu = self.dropout_embedding, tokens.device.type == "cpu"
+        dropout = self.dropout_embedding
         if dropout.p and (self.training or dropout.apply_during_inference):
             return dropout(self.embed_tokens(tokens))
         plain = type(self.embed_tokens) is nn.Embedding and not self.embed_tokens._forward_hooks
         few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs
-        if few and not on_cpu:
+        if few and len(tokens) > 1 and on_gpu(tokens):
             everything = torch.arange(self.embed_tokens.num_embeddings, device=tokens.device)
             return Rows(self.embed_tokens(everything), tokens)
+        if tokens.device.type != "cpu" or on_gpu(tokens):
+            return self.embed_tokens(tokens)
         if few and not torch.is_grad_enabled():
             return Rows(self.embed_tokens.weight, tokens, fixed=True)
-        if not on_cpu:
-            return self.embed_tokens(tokens)
         symbols, index = tokens.unique(return_inverse=True)
         if len(symbols) > MOST_DISTINCT * tokens.numel():
             return self.embed_tokens(tokens)

@@ -2,8 +2,8 @@
 
 There are two orders of the sums. :class:`ByState` contracts W with x and h at every step: a large product for the few
 rows of a batch, and nothing to keep. The others contract W with the inputs first, which gives a matrix ``[H, H]`` for
-each: :class:`ByRow` in the loop, for the rows of some steps at a time, and :class:`ByInput` before it, for inputs that
-repeat; its cost follows the number of distinct ones.
+each: :class:`ByRow`, in the loop for the rows of some steps at a time (on a GPU for all of them before it), and
+:class:`ByInput` before it, for inputs that repeat; its cost follows the number of distinct ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices
-from rntn_plugins.ops.products import Factor, product
-from rntn_plugins.ops.recurrence import Kernel, flat
+from rntn_plugins.ops.products import Factor, on_gpu, product
+from rntn_plugins.ops.recurrence import Kernel, flat, sparing
 from rntn_plugins.ops.scratch import scratch
 
 SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
-CACHED = 2**21  # numbers of a block of outer products that stays in a processor's cache
-GATHERED = 2**25  # the same on a GPU, where few launches count for more
+CACHED = 2**21  # numbers of a block of outer products, which stays in a processor's cache
+ON_GPU = 2**25  # the same on a GPU, where fewer launches count for more
 BLOCK = 7_000_000  # numbers of x W that are computed at a time, but for one step more at first
 KEPT = 2**28  # bytes of x W that may be kept for the backward pass
 MANY = 4, 64  # times as many inputs as rows in a step, and inputs: where by row beats by state (measured)
 VERY_MANY = 8  # or so many times as many, whatever their number
-AS_MANY = 1  # times as many inputs as rows in a step, on a GPU
+AS_MANY = 64  # inputs, and as many as rows in a step: the same on a GPU (measured in float32)
 FEW = 3  # times as many inputs as distinct ones: where by input beats by state
 
 
-def on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
+def outer_block(like: Tensor) -> int:
+    return ON_GPU if on_gpu(like) else CACHED
 
 
 class ByState:
@@ -72,7 +72,7 @@ class ByState:
         left, right, out = self.shape
         x, h, d_outs = flat(self.x).t().contiguous(), flat(hs).t().contiguous(), flat(d_outs).contiguous()
         gradient = torch.empty_like(self.matrix)
-        block = max(1, min(left, CACHED // max(1, h.numel())))
+        block = max(1, min(left, outer_block(h) // max(1, h.numel())))
         outer = h.new_empty(block, *h.shape)
         for first in range(0, left, block):
             part = x[first : first + block]
@@ -102,7 +102,7 @@ class ByRow:
         self.block = min(steps, max(1, BLOCK // max(1, batch * self.tensor[0].numel())))
         self.matrix, self.after = self.tensor.flatten(1), 0
         self.slices = kernel.slices = scratch(self.x, steps, batch, *self.tensor.shape[1:]) if keep else None
-        if keep and not on_cpu(self.x):
+        if keep and on_gpu(self.x):
             torch.mm(flat(self.x), self.matrix, out=flat(self.slices).flatten(1))
             self.first, self.after, self.ready = 0, steps, self.slices
 
@@ -132,7 +132,7 @@ class ByRow:
         left, right, out = self.tensor.shape
         x, h, d_outs = flat(self.x), flat(hs), flat(d_outs).unsqueeze(1)
         d_x, d_tensor, turned = torch.zeros_like(x), scratch(self.tensor, left, right, out), x.t().contiguous()
-        block = max(1, min(right, (CACHED if on_cpu(x) else GATHERED) // max(1, len(x) * out)))
+        block = max(1, min(right, outer_block(x) // max(1, len(x) * out)))
         memory = x.new_empty(len(x) * block * out)
         for first in range(0, right, block):
             lines = slice(first, min(first + block, right))
@@ -183,10 +183,11 @@ Product = Union[ByState, ByRow, ByInput]
 
 def slices_of(x: Tensor, tensor: Tensor) -> Tensor:
     """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd and autocast."""
-    slices, block = scratch(x, len(x), *tensor.shape[1:]), max(1, BLOCK // max(1, tensor[0].numel()))
+    block, shape = max(1, BLOCK // max(1, tensor[0].numel())), (len(x), *tensor.shape[1:])
     with torch.autocast(x.device.type, enabled=False):
         if len(x) <= block:
-            return product(x, tensor.flatten(1)).view_as(slices)
+            return product(x, tensor.flatten(1)).view(shape)
+        slices = scratch(x, *shape)
         for part, out in zip(x.split(block), slices.split(block)):
             out.copy_(product(part, tensor.flatten(1)).view_as(out))
     return slices
@@ -239,17 +240,19 @@ def kept_size(inputs: int, tensor: Tensor) -> int:
 
 def by_row(steps: int, batch: int, tensor: Tensor, keep: bool) -> bool:
     """Whether :class:`ByRow` is quicker than :class:`ByState`, and its memory is there if it has to *keep* x W."""
-    left = tensor.size(0)
-    many = left >= VERY_MANY * batch or left >= max(MANY[0] * batch, MANY[1])
-    if not on_cpu(tensor):
-        many = left >= AS_MANY * batch
-    fits = not keep or kept_size(steps * batch, tensor) <= KEPT
+    left, device = tensor.size(0), tensor.device.type
+    if on_gpu(tensor):
+        many = left >= max(batch, AS_MANY)
+    else:
+        many = device == "cpu" and (left >= VERY_MANY * batch or left >= max(MANY[0] * batch, MANY[1]))
+    fits = not keep or (kept_size(steps * batch, tensor) <= KEPT and not sparing())
     return many and fits and steps > 1
 
 
 def by_input(distinct: int, steps: int, batch: int, tensor: Tensor) -> bool:
     """Whether :class:`ByInput`, which has to keep x W, is quicker than the other two, and its memory is there."""
-    few = FEW * distinct <= steps * batch or by_row(steps, batch, tensor, keep=False)
+    rows = steps * batch
+    few = FEW * distinct <= rows or (distinct <= rows and by_row(steps, batch, tensor, keep=False))
     return few and kept_size(distinct, tensor) <= KEPT
 
 

@@ -27,7 +27,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import torch
 from torch import Tensor
 
-from rntn_plugins.ops.recurrence import Kernel, Ragged, recorded_by
+from rntn_plugins.ops.recurrence import Kernel, Ragged, recorded_by, recording
 from rntn_plugins.ops.triton_choice import by_triton, twin_on
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 OFTEN = 3
 MOST = 256  # graphs there are at most
 SHARE = 8  # of a GPU's memory they take no more than this part
+PART = 16  # of what is left of that, one that could do with less takes no more than this part
 SEGMENTS = 22 * 2**20  # bytes that the memory of a graph may be larger than what lies in it
 LARGE = 2**26  # bytes of an input (weights, mostly) that are too many to copy for each sequence
 STALE = 10_000  # a graph that has not been taken for as many sequences gives way to another
@@ -163,6 +164,7 @@ class Loops:
         lengths: of rows ``[B]``, if they differ.
         keep: whether a backward pass will follow.
         room: bytes it may take.
+        spare: whether it is to take as few as it can.
 
     Raises:
         NoRoom: it would take more, or there are not as many.
@@ -178,11 +180,12 @@ class Loops:
         count: int,
         keep: bool,
         room: int,
+        spare: bool = False,
     ) -> None:
         self.kernel, self.settings, self.count, self.keep = kernel, settings, count, keep
         self.free, self.last = True, 0
         device = tensors[0].device
-        with torch.inference_mode(False), torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad(), recording(spare):
             before = allocated(device)
             try:
                 self.tensors = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
@@ -354,13 +357,18 @@ class Library:
         if room < SEGMENTS:
             return None
         ways = list(dict.fromkeys([twinned(kernel, settings, device), (kernel, settings)]))
+        spare = not (kernel.spares and keep)  # nothing, or as it should
         while ways:
-            (kernel, settings), *ways = ways
+            kernel, settings = ways[0]
             try:
-                loops = Loops(kernel, settings, tensors, lengths, count, keep, room)
+                rest = room if spare else room // PART
+                loops = Loops(kernel, settings, tensors, lengths, count, keep, rest, spare)
             except NoRoom:
-                break
+                if spare:
+                    break
+                spare = True
             except NotRehearsed as error:
+                ways = ways[1:]
                 if ways:
                     logger.warning(f"no Triton in CUDA graphs of {kernel.__name__}: {first_cause(error)}")
             except Exception as error:

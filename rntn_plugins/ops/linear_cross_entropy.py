@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rntn_plugins.ops.autograd import graph_is_kept
-from rntn_plugins.ops.products import product, product_into
+from rntn_plugins.ops.products import on_gpu, product, product_into
 
 #: A chunk has as many rows as keep the buffer below this many numbers (a processor's cache, roughly) ...
 NUMBERS = 2**22
@@ -34,8 +34,8 @@ def linear_cross_entropy(
         weight: ``[V, H]``.
         bias: ``[V]``, -inf for symbols that have no probability.
         target: ``[N]``.
-        ignore_index: rows with this target count for nothing, and on a CPU cost nothing; an accelerator would have to
-            wait until the host knows which they are.
+        ignore_index: rows with this target count for nothing, and cost nothing but on a GPU, which would have to wait
+            until the host knows which they are.
         chunk: rows to compute at a time; chosen by V if left out.
 
     Half precision and autocast compute in float32. There are no second derivatives
@@ -57,7 +57,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, features, weight, bias, target, ignore_index, chunk, needs):
-        if not on_cpu(features):
+        if on_gpu(features):
             loss, gradients = in_chunks(features, weight, bias, target, chunk, needs, ignore_index)
             ctx.save_for_backward(*gradients)
             return loss
@@ -83,10 +83,6 @@ class LinearCrossEntropy(torch.autograd.Function):
         return (*gradients, None, None, None, None)
 
 
-def on_cpu(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu"
-
-
 def in_chunks(
     features: Tensor, weight: Tensor, bias: Tensor, target: Tensor, chunk: Optional[int], needs: Sequence[bool],
     ignore_index: Optional[int] = None,
@@ -95,7 +91,7 @@ def in_chunks(
     target *ignore_index*, if it is given."""
     ignored = None if ignore_index is None else target.eq(ignore_index).unsqueeze(1)
     if ignored is not None:
-        target = target.masked_fill(ignored.squeeze(1), 0)  # which is a symbol
+        target = target.masked_fill(ignored.squeeze(1), 0)  # a symbol, which ignore_index need not be
     count, symbols = len(features), len(weight)
     rows = min(chunk or rows_of_chunk(count, symbols), count)
     losses = features.new_empty(count, 1)
@@ -114,8 +110,9 @@ def in_chunks(
         torch.softmax(scores, 1, out=scores)  # of log-probabilities: their exponential, quicker than torch.exp
         ones = one_each[: len(x)]
         scores.scatter_add_(1, labels, -ones)
-        if ignored is not None:
+        if ignored is not None:  # features too: they may be infinite there
             scores.masked_fill_(ignored[start : start + rows], 0)
+            x = x.masked_fill(ignored[start : start + rows], 0)
         if d_features is not None:
             product_into(d_features[start : start + rows], scores, weight, add=False)
         if d_weight is not None:

@@ -47,6 +47,11 @@ if torch.backends.mkldnn.is_available():
     _lay_out = getattr(torch.ops.mkldnn, "_reorder_linear_weight", None)
 
 
+def on_gpu(tensor: Tensor) -> bool:
+    """Whether a tensor is on a GPU that torch takes for one of CUDA's."""
+    return tensor.device.type == "cuda"
+
+
 def rounds() -> bool:
     """Whether torch's products of float32 matrices on the CPU round what they multiply to bfloat16, and so are quicker:
     it was told to, and is able to."""

@@ -22,6 +22,36 @@ from torch import Tensor
 from rntn_plugins.ops.autograd import graph_is_kept
 from rntn_plugins.ops.products import Factor
 
+# ---- what a recording asks for ---------------------------------------------------------------------------------------
+
+_recording: ContextVar[Optional[bool]] = ContextVar("recording", default=None)
+
+
+@contextlib.contextmanager
+def recording(spare: bool) -> Iterator[None]:
+    """Within, and in this thread alone, kernels run to be recorded.
+
+    Args:
+        spare: whether they are to keep as little as they can, not what makes them quick.
+    """
+    token = _recording.set(spare)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+def is_recorded() -> bool:
+    """Whether what is launched now will be launched again without Python: its start then costs nothing."""
+    return _recording.get() is not None
+
+
+def sparing() -> bool:
+    return bool(_recording.get())
+
+
+# ---- sequences and kernels -------------------------------------------------------------------------------------------
+
 
 class Ragged:
     """Rows of different lengths.
@@ -66,7 +96,8 @@ class Kernel:
             the inputs' share of the pre-activations.
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
-        factor_class: of the matrices that the rows of every step are multiplied with.
+        factor_class: of matrices that the rows of every step are multiplied with, where a twin may have another.
+        spares: whether there is something that it keeps to be quick, and could do without (:func:`sparing`).
         recordable: for kernels from elsewhere to set, each in its own class: whether the loops launch the same
             operations on the same memory whatever the values are (those of lengths, with a shortest of 0, as well), and
             ask the host nothing, so that :mod:`~rntn_plugins.ops.graphs` may record them. Those of this package do.
@@ -81,6 +112,7 @@ class Kernel:
     output_is_state = True
     adds_d_output = False
     factor_class: Type[Factor] = Factor
+    spares = False
     recordable = False
 
     inputs: Sequence[Optional[Tensor]]

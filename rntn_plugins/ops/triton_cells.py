@@ -16,11 +16,13 @@ from rntn_plugins.ops import triton_kernels as kernels
 from rntn_plugins.ops.graphs import settings_of_torch
 from rntn_plugins.ops.indexed import at_index
 from rntn_plugins.ops.products import Factor
-from rntn_plugins.ops.recurrence import Kernel, output_state, steps_of
+from rntn_plugins.ops.recurrence import Kernel, is_recorded, output_state, steps_of
 
-#: rows of a step, at most, for which Triton is quicker (measured): of any matrix up to so many numbers; of those whose
-#: sides are multiples of 16, which Triton reads some numbers at a time
-FEW_ROWS, FEW_EVEN_ROWS = 16, 20
+#: rows of a step for which Triton's product is quicker than cuBLAS's (measured in float32), at most
+FEW_ROWS = 16
+#: the same where both sides of the matrix are multiples of 16: several numbers are then read at a time
+FEW_EVEN_ROWS = 20
+#: numbers of the matrix, at most
 FEW_NUMBERS = 2**20
 
 
@@ -35,10 +37,11 @@ def every(*buffers: Tensor) -> List[tuple]:
 
 
 class FewRows(Factor):
-    """As its parent; products of a few rows by Triton, which is quicker than cuBLAS there.
+    """As its parent; products of a few rows by Triton within recordings, where it is quicker than cuBLAS and its start
+    from Python costs nothing.
 
-    Not where torch was told to round such products to TensorFloat32 or less, nor in half precision: cuBLAS then has
-    the quicker ones. The kernel rounds to float32 alone.
+    Not where torch was told to round such products to TensorFloat32 or less, nor in half precision: cuBLAS has quicker
+    ones there.
     """
 
     def __init__(self, matrix: Tensor, rows: int, scale: float = 1.0) -> None:
@@ -46,7 +49,7 @@ class FewRows(Factor):
         exact = matrix.dtype == torch.float64 or (matrix.dtype == torch.float32 and not rounds_on_gpu())
         most = FEW_ROWS if any(side % 16 for side in matrix.shape) else FEW_EVEN_ROWS
         small = rows <= most and matrix.numel() <= FEW_NUMBERS
-        self.few = small and 1 in matrix.stride() and exact and scale == 1
+        self.few = is_recorded() and small and 1 in matrix.stride() and exact and scale == 1
 
     def times(self, x: Tensor, out: Tensor) -> Tensor:
         if not self.few:
@@ -473,7 +476,7 @@ class SRN(Twin, elman.SRN):
         self.recur.times(d_x, out=d_states[0])
 
 
-#: the twin of every kernel that has one; the others have no chain of small operations that a twin would save
+#: the twin of every kernel that has one; the others have no chain of small operations that one would save
 TWINS: Dict[Type[Kernel], Type[Kernel]] = {
     lstm.LSTM: LSTM,
     lstm_peephole.PeepholeLSTM: PeepholeLSTM,

@@ -114,12 +114,12 @@ def test_same_function_as_the_naive_twin(name, options):
 
 
 @pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
-@pytest.mark.parametrize("way, on_cpu", [("ByRow", True), ("ByRow", False), ("ByState", True), ("ByState", False)])
-def test_ways_of_the_tensor_product(name, way, on_cpu, monkeypatch):
+@pytest.mark.parametrize("way, on_gpu", [("ByRow", False), ("ByRow", True), ("ByState", False), ("ByState", True)])
+def test_ways_of_the_tensor_product(name, way, on_gpu, monkeypatch):
     """By row, in blocks of two steps and one line and in memory used again, or all steps at once as a GPU has them; by
     state, where by row has no memory."""
     taken = []
-    monkeypatch.setattr(bilinear, "on_cpu", lambda _: on_cpu)
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: on_gpu)
     monkeypatch.setattr(bilinear, "AS_MANY", 0)
     for each in (bilinear.ByRow, bilinear.ByState):
         monkeypatch.setattr(each, "finish", lambda self, *given, each=each, finish=each.finish: taken.append(
@@ -133,7 +133,7 @@ def test_ways_of_the_tensor_product(name, way, on_cpu, monkeypatch):
         (2, 1, 1, 1, None),
     ]:
         monkeypatch.setattr(bilinear, "BLOCK", 2 * batch * hidden**2)
-        monkeypatch.setattr(bilinear, "CACHED" if on_cpu else "GATHERED", steps * batch * hidden)
+        monkeypatch.setattr(bilinear, "ON_GPU" if on_gpu else "CACHED", steps * batch * hidden)
         lengths = None if lengths is None else torch.tensor(lengths)
         layer = make(name, {}, input_size, hidden)
         for _ in range(2):

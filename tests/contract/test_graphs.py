@@ -2,6 +2,7 @@
 pretended, which does the work again and copies what it gives to where the first time left it."""
 
 import contextlib
+import contextvars
 import gc
 import itertools
 import os
@@ -16,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from rntn_plugins.cells.base import Rows, Vocabulary, map_carry
 from rntn_plugins.layers.recurrent import Recurrent
-from rntn_plugins.ops import attentive, elman, graphs, recurrence
+from rntn_plugins.ops import attentive, bilinear, elman, graphs, recurrence
 from rntn_plugins.registry import build_cell
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,10 +45,10 @@ class Moving(Recurrent):
 
 
 def pretended(work, device, pool):
-    result = work()
+    result, then = work(), contextvars.copy_context()
 
     def replay():
-        for old, new in zip(graphs.tensors_in(result), graphs.tensors_in(work()), strict=True):
+        for old, new in zip(graphs.tensors_in(result), graphs.tensors_in(then.run(work)), strict=True):
             if old.layout == torch.strided and not any(
                 stride == 0 and size > 1 for stride, size in zip(old.stride(), old.shape)
             ):
@@ -103,6 +104,45 @@ def test_same_function_as_the_naive_twin(name, options, library):
         with torch.no_grad():
             for parameter in layer.parameters():
                 parameter.mul_(0.7).add_(0.01)
+
+
+@pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
+@pytest.mark.parametrize("way", ["ByInput", "ByRow", "ByState"])
+def test_ways_of_the_tensor_product(name, way, library, monkeypatch):
+    """Those of a GPU; by state where by row would take too much of the room that is left."""
+    taken = []
+    for each in (bilinear.ByInput, bilinear.ByRow, bilinear.ByState):
+        monkeypatch.setattr(each, "finish", lambda self, *given, each=each, finish=each.finish: taken.append(
+            each.__name__) or finish(self, *given))  # fmt: skip
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: True)
+    monkeypatch.setattr(bilinear, "AS_MANY", 1)
+    monkeypatch.setattr(bilinear, "FEW", 1)
+    if way == "ByState":
+        monkeypatch.setattr(graphs, "PART", graphs.total_memory(DEVICE))
+    layer = Moving(build_cell(name, BATCH + 1, HIDDEN)).to(DEVICE, torch.float64)
+    for number in range(5):
+        for lengths in (None, [4, 2, 0]):
+            compare(layer, lengths, seed=number, distinct=5 if way == "ByInput" else 0)
+            recorded = number + 1 >= graphs.OFTEN
+            assert taken.pop() == (way if recorded or way == "ByInput" else "ByRow")
+            layer.eval()
+            with torch.no_grad():
+                compare_without(layer, lengths, number, 5 if way == "ByInput" else 0)
+    assert count(library) == 4
+
+
+def compare_without(layer, lengths, seed, distinct):
+    """Without gradients."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(STEPS, BATCH, layer.cell.input_size, dtype=torch.float64, generator=random)
+    if distinct:
+        x = Rows(x.flatten(0, 1)[:distinct], torch.randint(distinct, (STEPS, BATCH), generator=random))
+    lengths = None if lengths is None else torch.tensor(lengths)
+    found = []
+    for layer.recurrence in ("auto", "naive"):
+        outputs, carry = layer(x, lengths=lengths)
+        found.append([outputs, *carry])
+    same(*found, TOLERANCE)
 
 
 def test_two_sequences_at_a_time(library):
@@ -366,12 +406,29 @@ LAUNCHERS = [name for name, value in vars(triton_kernels).items()
 @pytest.mark.parametrize("triton", [False, True])
 @pytest.mark.parametrize("name, options", fused_cells())
 def test_loops_ask_nothing_of_the_host(name, options, triton, monkeypatch):
-    """On tensors without values nothing can be asked."""
+    """On tensors without values nothing can be asked. Tensor products go by state here."""
+    loops_on_nothing(make(name, options, INPUT, HIDDEN), triton, monkeypatch)
+
+
+@pytest.mark.parametrize("triton", [False, True])
+@pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
+@pytest.mark.parametrize("way", ["ByInput", "ByRow"])
+def test_nor_do_the_ways_of_the_tensor_product(name, way, triton, monkeypatch):
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: True)
+    monkeypatch.setattr(bilinear, "AS_MANY", 1)
+    monkeypatch.setattr(bilinear, "FEW", 1)
+    made, start = [], getattr(bilinear, way).start
+    monkeypatch.setattr(getattr(bilinear, way), "start", lambda *given: made.append(1) or start(*given))
+    layer = make(name, {}, BATCH + 1, HIDDEN)
+    loops_on_nothing(layer, triton, monkeypatch, distinct=5 if way == "ByInput" else 0)
+    assert len(made) == 6
+
+
+def loops_on_nothing(layer, triton, monkeypatch, **more):
     seen = []
-    layer = make(name, options, INPUT, HIDDEN)
     with recurrence.recorded_by(lambda *given: seen.append(given)):
         for lengths in (None, torch.tensor([4, 0, 2])):
-            evaluate(layer, "fused", STEPS, BATCH, lengths, "both")
+            evaluate(layer, "fused", STEPS, BATCH, lengths, "both", **more)
     assert len(seen) == 2
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(torch.cuda, "device_of", lambda _: contextlib.nullcontext())
@@ -385,7 +442,7 @@ def test_loops_ask_nothing_of_the_host(name, options, triton, monkeypatch):
         loops.settings, loops.count, loops.keep = settings, number, keep
         loops.tensors = [each.detach().to("meta") for each in tensors]
         loops.lengths = None if lengths is None else lengths.to("meta")
-        with torch.no_grad(), Watch():
+        with torch.no_grad(), Watch(), recurrence.recording(spare=False):
             loops.both_ways()
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rntn_plugins.ops import bilinear, lstm, products
+from rntn_plugins.ops import bilinear, lstm, products, recurrence
 from rntn_plugins.ops.inputs import Rows, project
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
 from rntn_plugins.ops.products import LONG, STEP_WORK, Factor, product, product_into
@@ -316,10 +316,22 @@ def test_way_of_the_tensor_product_by_sizes(batch, inputs, by_row):
     assert bilinear.by_input(35 * batch // 2, 35, batch, tensor) == by_row
     assert bilinear.by_input(35 * batch // 4, 35, batch, tensor)
 
+    assert not bilinear.by_input(35 * batch, 34, batch, tensor), "more than rows"
 
-@pytest.mark.parametrize("batch, inputs, by_row", [(20, 20, True), (20, 19, False), (1, 1, True)])
-def test_way_of_the_tensor_product_on_a_gpu(batch, inputs, by_row):
+
+@pytest.mark.parametrize("batch, inputs, by_row", [(20, 64, True), (20, 63, False), (65, 64, False), (65, 65, True)])
+def test_way_of_the_tensor_product_on_a_gpu(batch, inputs, by_row, monkeypatch):
     tensor = torch.empty(inputs, 8, 8, device="meta")
+    assert not bilinear.by_row(35, batch, tensor, keep=True), "another accelerator"
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: True)
     assert bilinear.by_row(35, batch, tensor, keep=True) == by_row
     assert not bilinear.by_row(1, batch, tensor, keep=True), "a step of generation"
-    assert not bilinear.by_row(bilinear.KEPT // (4 * 8 * 8 * batch) + 1, batch, tensor, keep=True), "no room"
+    many = bilinear.KEPT // (4 * 8 * 8 * batch) + 1
+    assert not bilinear.by_row(many, batch, tensor, keep=True) and bilinear.by_row(many, batch, tensor, False) == by_row
+    with recurrence.recording(spare=False):
+        assert bilinear.by_row(35, batch, tensor, keep=True) == by_row
+    with recurrence.recording(spare=True):
+        assert not bilinear.by_row(35, batch, tensor, keep=True)
+        assert bilinear.by_row(35, batch, tensor, keep=False) == by_row
+    assert bilinear.by_input(35 * batch, 35, batch, tensor) == by_row
+    assert not bilinear.by_input(35 * batch + 1, 35, batch, tensor)

@@ -111,19 +111,40 @@ def test_more_columns_than_a_block_has(name, monkeypatch):
                         ("ROWS", 2), ("COLUMNS", 4), ("DEEP", 2)):  # fmt: skip
         monkeypatch.setattr(triton_kernels, size, value)
     options = variants_of(name)[-1]
-    same(*both(layer_of(name, 2, 5, options), 2, 2, None, "both"))
+    with recurrence.recording(spare=False):
+        same(*both(layer_of(name, 2, 5, options), 2, 2, None, "both"))
+
+
+@pytest.fixture
+def in_recording():
+    with recurrence.recording(spare=False):
+        yield
+
+
+@pytest.mark.parametrize("name, each", [("lstm", 2), ("lstm_peephole", 6), ("gru", 4), ("elstm1", 2), ("m_rnn", 4),
+                                        ("elman", 2), ("srn", 2), ("r_gru", 0)])  # fmt: skip
+def test_twins_take_products_of_few_rows_in_recordings(name, each, monkeypatch):
+    """Forth and back; elsewhere Python takes longer to start one than cuBLAS's."""
+    taken, launcher = [], triton_kernels.few_rows_times
+    monkeypatch.setattr(triton_kernels, "few_rows_times", lambda *given: taken.append(1) or launcher(*given))
+    layer = layer_of(name, 2, 3)
+    same(*both(layer, 4, 2, [4, 3], "both"))
+    assert not taken
+    with recurrence.recording(spare=False):
+        same(*both(layer, 4, 2, [4, 3], "both"))
+    assert len(taken) == 4 * each
 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("rows, depth, size", [(1, 1, 1), (9, 5, 17), (16, 131, 6), (20, 16, 32)])
-def test_products_of_few_rows(rows, depth, size, dtype, tolerance, turned):
+def test_products_of_few_rows(rows, depth, size, dtype, tolerance, turned, in_recording):
     x = torch.randn(rows, depth + 2, dtype=dtype, device=DEVICE)[:, 1:-1]
     matrix = torch.randn(size, depth, dtype=dtype, device=DEVICE).t()
     matrix = matrix if turned else matrix.contiguous()
     other, out = torch.randn(2, rows, size + 3, dtype=dtype, device=DEVICE)[..., 2:-1].unbind(0)
     factor = triton_cells.FewRows(matrix, rows)
-    assert factor.few
+    assert factor.few and not triton_cells.FewRows(matrix, rows, 0.5).few
     expected = x @ matrix
     torch.testing.assert_close(factor.times(x, out), expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
@@ -132,7 +153,7 @@ def test_products_of_few_rows(rows, depth, size, dtype, tolerance, turned):
     torch.testing.assert_close(other, expected, rtol=tolerance, atol=tolerance)
 
 
-def test_other_products_are_left_to_torch(monkeypatch):
+def test_other_products_are_left_to_torch(monkeypatch, in_recording):
     def few(*shape, rows=20, scale=1.0, dtype=torch.float32):
         return triton_cells.FewRows(torch.empty(*shape, dtype=dtype, device=DEVICE), rows, scale).few
 
@@ -192,11 +213,12 @@ def test_autocast():
 @pytest.mark.parametrize("way", ["ByInput", "ByRow", "ByState"])
 @pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
 def test_ways_of_the_tensor_product(name, way, monkeypatch):
-    """By row is taken on a GPU."""
+    """By row is taken on a GPU alone."""
     taken = []
     twin = getattr(triton_cells if way != "ByState" else bilinear, way)
     monkeypatch.setattr(twin, "back", lambda *given, back=twin.back: taken.append(way) or back(*given))
-    monkeypatch.setattr(bilinear, "on_cpu", lambda _: False)
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: True)
+    monkeypatch.setattr(bilinear, "AS_MANY", 1)
     monkeypatch.setattr(bilinear, "FEW", 1 if way == "ByInput" else 100)
     monkeypatch.setattr(bilinear, "KEPT", 0 if way == "ByState" else bilinear.KEPT)
     for steps, batch, *lengths in (4, 2), (5, 3, [5, 0, 2]):
