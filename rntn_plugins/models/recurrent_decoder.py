@@ -150,10 +150,10 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
             return dropout(self.embed_tokens(tokens))
         plain = type(self.embed_tokens) is nn.Embedding and not self.embed_tokens._forward_hooks
         few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs
-        if few and len(tokens) > 1 and on_gpu(tokens):
+        if on_gpu(tokens) and few and len(tokens) > 1:
             everything = torch.arange(self.embed_tokens.num_embeddings, device=tokens.device)
             return Rows(self.embed_tokens(everything), tokens)
-        if tokens.device.type != "cpu" or on_gpu(tokens):
+        if on_gpu(tokens) or tokens.device.type != "cpu":
             return self.embed_tokens(tokens)
         if few and not torch.is_grad_enabled():
             return Rows(self.embed_tokens.weight, tokens, fixed=True)

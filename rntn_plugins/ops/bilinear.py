@@ -15,7 +15,7 @@ from torch import Tensor
 
 from rntn_plugins.ops.indexed import Occurrences, RowMatrices
 from rntn_plugins.ops.products import Factor, on_gpu, product
-from rntn_plugins.ops.recurrence import Kernel, flat, sparing
+from rntn_plugins.ops.recurrence import Kernel, flat, is_recorded, may_keep
 from rntn_plugins.ops.scratch import scratch
 
 SAMPLE = 4096  # values of a tensor that are compared to see whether it has changed
@@ -100,6 +100,11 @@ class ByRow:
         """Sets on *kernel* what the backward pass reads: ``slices`` ``[T, B, J, H]``."""
         steps, batch = self.x.shape[:2]
         self.block = min(steps, max(1, BLOCK // max(1, batch * self.tensor[0].numel())))
+        # the first window is the longest: the others find room where it was, though small things lie there too; in
+        # recordings, whose memory is counted when the last one is there, all are as long as that, or nearly
+        self.more = 1 if self.block > 1 and not is_recorded() else 0
+        if is_recorded():
+            self.block = -(-steps // -(-steps // self.block))
         self.matrix, self.after = self.tensor.flatten(1), 0
         self.slices = kernel.slices = scratch(self.x, steps, batch, *self.tensor.shape[1:]) if keep else None
         if keep and on_gpu(self.x):
@@ -109,8 +114,7 @@ class ByRow:
     def at(self, t: int) -> Tensor:
         """x W of step *t* ``[B, J, H]``."""
         if t == self.after:
-            # the first window is the longest: the others find room where it was, though small things lie there too
-            self.first, self.after = t, t + self.block + (t == 0 and self.block > 1)
+            self.first, self.after = t, t + self.block + (self.more if t == 0 else 0)
             part = self.x[t : self.after]
             self.ready = None  # its memory is for the next
             self.ready = product(flat(part), self.matrix).view(*part.shape[:2], *self.tensor.shape[1:])
@@ -185,7 +189,7 @@ def slices_of(x: Tensor, tensor: Tensor) -> Tensor:
     """x W: ``[U, I], [I, H, H] -> [U, H, H]``, without autograd and autocast."""
     block, shape = max(1, BLOCK // max(1, tensor[0].numel())), (len(x), *tensor.shape[1:])
     with torch.autocast(x.device.type, enabled=False):
-        if len(x) <= block:
+        if len(x) <= block or on_gpu(x):
             return product(x, tensor.flatten(1)).view(shape)
         slices = scratch(x, *shape)
         for part, out in zip(x.split(block), slices.split(block)):
@@ -245,8 +249,9 @@ def by_row(steps: int, batch: int, tensor: Tensor, keep: bool) -> bool:
         many = left >= max(batch, AS_MANY)
     else:
         many = device == "cpu" and (left >= VERY_MANY * batch or left >= max(MANY[0] * batch, MANY[1]))
-    fits = not keep or (kept_size(steps * batch, tensor) <= KEPT and not sparing())
-    return many and fits and steps > 1
+    if not many or steps == 1:
+        return False
+    return not keep or (kept_size(steps * batch, tensor) <= KEPT and may_keep())
 
 
 def by_input(distinct: int, steps: int, batch: int, tensor: Tensor) -> bool:

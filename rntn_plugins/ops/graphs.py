@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 OFTEN = 3
 MOST = 256  # graphs there are at most
 SHARE = 8  # of a GPU's memory they take no more than this part
-PART = 16  # of what is left of that, one that could do with less takes no more than this part
+PART = 16  # of what is left of that, a graph that could do with less takes no more than this part
 SEGMENTS = 22 * 2**20  # bytes that the memory of a graph may be larger than what lies in it
 LARGE = 2**26  # bytes of an input (weights, mostly) that are too many to copy for each sequence
 STALE = 10_000  # a graph that has not been taken for as many sequences gives way to another
@@ -147,7 +147,15 @@ def tensors_in(value: Any, seen: Optional[set] = None) -> Iterator[Tensor]:
 
 
 class NoRoom(Exception):
-    """There is no memory for it."""
+    """There is no memory for it.
+
+    Args:
+        spares: whether less would do.
+    """
+
+    def __init__(self, spares: bool) -> None:
+        super().__init__(spares)
+        self.spares = spares
 
 
 class NotRehearsed(Exception):
@@ -185,20 +193,20 @@ class Loops:
         self.kernel, self.settings, self.count, self.keep = kernel, settings, count, keep
         self.free, self.last = True, 0
         device = tensors[0].device
-        with torch.inference_mode(False), torch.no_grad(), recording(spare):
+        with torch.inference_mode(False), torch.no_grad(), recording(spare) as asked:
             before = allocated(device)
             try:
                 self.tensors = [torch.empty_like(tensor).copy_(tensor) for tensor in tensors]
                 self.lengths = None if lengths is None else torch.empty_like(lengths).copy_(lengths)
                 rehearsed = rehearse(self.both_ways, device)
             except torch.cuda.OutOfMemoryError as error:
-                raise NoRoom from error
+                raise NoRoom(asked.spares) from error
             except Exception as error:
                 raise NotRehearsed from error
             self.bytes = max(0, allocated(device) - before) + SEGMENTS
             del rehearsed
-            if self.bytes > room:
-                raise NoRoom
+            if self.bytes > (room // PART if asked.spares and not spare else room):
+                raise NoRoom(asked.spares)
             pool = new_pool()
             self.replay, (self.ahead, self.final) = record(self.way, device, pool)
             self.outputs = self.ahead.outputs
@@ -356,15 +364,13 @@ class Library:
         room = self.room(device)
         if room < SEGMENTS:
             return None
-        ways = list(dict.fromkeys([twinned(kernel, settings, device), (kernel, settings)]))
-        spare = not (kernel.spares and keep)  # nothing, or as it should
+        ways, spare = list(dict.fromkeys([twinned(kernel, settings, device), (kernel, settings)])), False
         while ways:
             kernel, settings = ways[0]
             try:
-                rest = room if spare else room // PART
-                loops = Loops(kernel, settings, tensors, lengths, count, keep, rest, spare)
-            except NoRoom:
-                if spare:
+                loops = Loops(kernel, settings, tensors, lengths, count, keep, room, spare)
+            except NoRoom as error:
+                if spare or not error.spares:
                     break
                 spare = True
             except NotRehearsed as error:

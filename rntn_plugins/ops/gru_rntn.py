@@ -19,8 +19,6 @@ class GRURNTN(GRU):
     and W_tsr ``[I, H, H]``, or ``[I+H, I+H, H]``; or distinct inputs, W_tsr and their index. Carry: h.
     """
 
-    spares = True
-
     def __init__(self, activation: str, update_gate: str, full: bool) -> None:
         super().__init__(activation, update_gate)
         self.full = full

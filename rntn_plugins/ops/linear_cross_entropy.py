@@ -110,9 +110,10 @@ def in_chunks(
         torch.softmax(scores, 1, out=scores)  # of log-probabilities: their exponential, quicker than torch.exp
         ones = one_each[: len(x)]
         scores.scatter_add_(1, labels, -ones)
-        if ignored is not None:  # features too: they may be infinite there
+        if ignored is not None:
             scores.masked_fill_(ignored[start : start + rows], 0)
-            x = x.masked_fill(ignored[start : start + rows], 0)
+            if d_weight is not None:
+                x = x.masked_fill(ignored[start : start + rows], 0)  # it may be infinite there
         if d_features is not None:
             product_into(d_features[start : start + rows], scores, weight, add=False)
         if d_weight is not None:

@@ -104,8 +104,6 @@ class LSTMRNTN(PeepholeLSTM):
     ``[T, B, I]`` and W_tsr ``[I, H, H]``; or distinct inputs, W_tsr and their index. Carry: h, c.
     """
 
-    spares = True
-
     @property
     def saved(self):
         return (*PeepholeLSTM.saved, *saved_by_product(self.inputs[4:]))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Callable, Iterator, List, Optional, Protocol, Sequence, Tuple, Type
 
 import torch
@@ -24,19 +25,28 @@ from rntn_plugins.ops.products import Factor
 
 # ---- what a recording asks for ---------------------------------------------------------------------------------------
 
-_recording: ContextVar[Optional[bool]] = ContextVar("recording", default=None)
+
+@dataclass
+class Recording:
+    """
+    Attributes:
+        spare: whether kernels are to keep as little as they can, not what makes them quick.
+        spares: whether there was anything that they could have done without, or did.
+    """
+
+    spare: bool
+    spares: bool = False
+
+
+_recording: ContextVar[Optional[Recording]] = ContextVar("recording", default=None)
 
 
 @contextlib.contextmanager
-def recording(spare: bool) -> Iterator[None]:
-    """Within, and in this thread alone, kernels run to be recorded.
-
-    Args:
-        spare: whether they are to keep as little as they can, not what makes them quick.
-    """
-    token = _recording.set(spare)
+def recording(spare: bool) -> Iterator[Recording]:
+    """Within, and in this thread alone, kernels run to be recorded."""
+    token = _recording.set(Recording(spare))
     try:
-        yield
+        yield _recording.get()
     finally:
         _recording.reset(token)
 
@@ -46,8 +56,12 @@ def is_recorded() -> bool:
     return _recording.get() is not None
 
 
-def sparing() -> bool:
-    return bool(_recording.get())
+def may_keep() -> bool:
+    """Whether a kernel may keep what makes it quick, and can be computed without."""
+    now = _recording.get()
+    if now is not None:
+        now.spares = True
+    return now is None or not now.spare
 
 
 # ---- sequences and kernels -------------------------------------------------------------------------------------------
@@ -97,7 +111,6 @@ class Kernel:
         output_is_state: whether the output of a step is the first carried tensor after it.
         adds_d_output: whether, where it is, :meth:`back` adds the output's gradient to the state's itself.
         factor_class: of matrices that the rows of every step are multiplied with, where a twin may have another.
-        spares: whether there is something that it keeps to be quick, and could do without (:func:`sparing`).
         recordable: for kernels from elsewhere to set, each in its own class: whether the loops launch the same
             operations on the same memory whatever the values are (those of lengths, with a shortest of 0, as well), and
             ask the host nothing, so that :mod:`~rntn_plugins.ops.graphs` may record them. Those of this package do.
@@ -112,7 +125,6 @@ class Kernel:
     output_is_state = True
     adds_d_output = False
     factor_class: Type[Factor] = Factor
-    spares = False
     recordable = False
 
     inputs: Sequence[Optional[Tensor]]

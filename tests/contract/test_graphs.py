@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from rntn_plugins.cells.base import Rows, Vocabulary, map_carry
 from rntn_plugins.layers.recurrent import Recurrent
-from rntn_plugins.ops import attentive, bilinear, elman, graphs, recurrence
+from rntn_plugins.ops import attentive, bilinear, elman, graphs, gru_rntn, recurrence
 from rntn_plugins.registry import build_cell
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -120,6 +120,8 @@ def test_ways_of_the_tensor_product(name, way, library, monkeypatch):
     if way == "ByState":
         monkeypatch.setattr(graphs, "PART", graphs.total_memory(DEVICE))
     layer = Moving(build_cell(name, BATCH + 1, HIDDEN)).to(DEVICE, torch.float64)
+    rehearsed, rehearse = [], graphs.rehearse
+    monkeypatch.setattr(graphs, "rehearse", lambda *given: rehearsed.append(1) or rehearse(*given))
     for number in range(5):
         for lengths in (None, [4, 2, 0]):
             compare(layer, lengths, seed=number, distinct=5 if way == "ByInput" else 0)
@@ -128,7 +130,29 @@ def test_ways_of_the_tensor_product(name, way, library, monkeypatch):
             layer.eval()
             with torch.no_grad():
                 compare_without(layer, lengths, number, 5 if way == "ByInput" else 0)
-    assert count(library) == 4
+    assert count(library) == 4 and len(rehearsed) == (6 if way == "ByState" else 4), "what has nothing to spare once"
+
+
+def test_a_twin_that_fails_when_there_is_little_room(library, monkeypatch, caplog):
+    """The kernel itself then keeps as little."""
+
+    class Twin(gru_rntn.GRURNTN):
+        def backward(self, *given):
+            if bilinear.may_keep():
+                return super().backward(*given)
+            raise NotImplementedError("no compiler")
+
+    monkeypatch.setattr(graphs, "twin_on", lambda kernel, device: Twin)
+    monkeypatch.setattr(graphs, "PART", graphs.total_memory(DEVICE))
+    monkeypatch.setattr(bilinear, "on_gpu", lambda _: True)
+    monkeypatch.setattr(bilinear, "AS_MANY", 1)
+    layer = Moving(build_cell("gru_rntn", BATCH + 1, HIDDEN)).to(DEVICE, torch.float64)
+    for number in range(5):
+        compare(layer, seed=number)
+    said = "no Triton in CUDA graphs of Twin: NotImplementedError: no compiler"
+    assert [record.getMessage() for record in caplog.records] == [said] and count(library) == 1
+    ((loops,),) = library.found.values()
+    assert isinstance(loops.behind.product, bilinear.ByState)
 
 
 def compare_without(layer, lengths, seed, distinct):
