@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rntn_plugins.ops.inputs import Inputs, Rows, expand, project  # noqa: F401  (Rows: for layers and models)
+from rntn_plugins.ops.products import on_gpu  # noqa: F401  (for models)
 from rntn_plugins.ops.recurrence import run
 
 ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu}

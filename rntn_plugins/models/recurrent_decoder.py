@@ -9,11 +9,10 @@ from fairseq.models import FairseqIncrementalDecoder
 from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carry
+from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carry, on_gpu
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax, check_factor
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
-from rntn_plugins.ops.products import on_gpu
 from rntn_plugins.symbols import is_filler
 
 #: share of distinct symbols of a batch up to which it is worthwhile to know them

@@ -57,7 +57,7 @@ def is_recorded() -> bool:
 
 
 def may_keep() -> bool:
-    """Whether a kernel may keep what makes it quick, and can be computed without."""
+    """Whether a kernel may keep what makes it quick but could be done without."""
     now = _recording.get()
     if now is not None:
         now.spares = True
