@@ -81,13 +81,14 @@ def last_line(text: str) -> str:
 
 
 def kept_lines(log: str, every: bool = False) -> str:
-    """The log without configuration, model and warnings of libraries, which name folders of this machine.
+    """The log without configuration, model and warnings of libraries, which name folders of this machine; nor those of
+    another, on which the training began, that name where its checkpoints were.
 
     Args:
         every: all lines but those that name such folders: a script's log.
     """
     folders = {str(folder) for folder in (ROOT, Path(sys.prefix), Path.home()) if folder != Path(folder.anchor)}
-    secret = re.compile("|".join(map(re.escape, folders)))
+    secret = re.compile("|".join([*map(re.escape, folders), r"(?<!\S)/\S+/checkpoint\S*\.pt"]))
     lines = [line for line in log.splitlines() if (every or KEPT_LINES.match(line)) and not secret.search(line)]
     return "\n".join(lines) + "\n"
 

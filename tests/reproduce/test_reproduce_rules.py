@@ -323,6 +323,9 @@ def test_folders_of_this_machine_are_not_kept(place, corpus, monkeypatch):
     assert reproduction.logs.kept_lines(line.format("/home/someone") + line.format("/data")) == line.format("/data")
     monkeypatch.setenv("HOME", "/")
     assert reproduction.logs.kept_lines(line.format("/data")) == line.format("/data")
+    own = "2026-01-01 10:00:00 | INFO | x | Saved checkpoint runs/one/checkpoint_last.pt (epoch 1)\n"
+    others = own.replace("runs/one", "/there/runs/one")
+    assert reproduction.logs.kept_lines(others + own) == own, "of a training that began on another machine"
 
 
 def test_checkpoints_of_other_names_are_no_training(tmp_path):
