@@ -206,8 +206,9 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--dense-gradients", action="store_true",
                         help="updates: cells with matrices by symbol with --gradients dense as well; those of "
                              "'auto' are dense too in batches of over 2 K symbols")  # fmt: skip
-    parser.add_argument("--recurrence", nargs="+", default=["naive", "auto"], metavar="NAME",
-                        help="implementations of ours: naive, auto, fused, … (default: naive auto)")  # fmt: skip
+    parser.add_argument("--recurrence", nargs="+", metavar="NAME",
+                        help="implementations of ours: naive, auto, fused, … (default: naive auto); not for bars and "
+                             "generation, which compare given ones")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
                         help="cells: torch.compile of the whole naive loop, or of its step, as well")  # fmt: skip
     parser.add_argument("--one-process", action="store_true",
@@ -234,6 +235,11 @@ def parse(arguments: Optional[List[str]]):
     ):  # fmt: skip
         if given and args.what != "updates":
             raise ValueError(f"{name} is for the command updates")
+    if args.compile and args.what != "cells":
+        raise ValueError("--compile is for the command cells")
+    if args.recurrence and args.what in ("bars", "generation"):
+        raise ValueError(f"--recurrence is not for the command {args.what}, which compares given ones")
+    args.recurrence = args.recurrence or ["naive", "auto"]
     if args.data and not (Path(args.data) / "train.idx").is_file():
         raise ValueError(f"--data {args.data}: no binarised text, whose train.idx would be there")
     return args

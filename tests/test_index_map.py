@@ -66,3 +66,17 @@ def test_a_map_without_counts_comes_from_the_checkpoint():
     loaded.load_state_dict(trained.state_dict())
     assert loaded.recurrence.index_of_symbol.tolist() == [2, 2, 1, 2, 0, 2, 2]
     loaded.project(x, tokens)
+
+
+def test_a_map_of_a_checkpoint_is_kept_and_said_to_be(caplog):
+    """It is what its matrices were trained with; another --index-map does not change it."""
+    state, other = (build_cell("r_rntn", 2, 2, VOCABULARY, num_matrices=3, index_map=kind) for kind in ("rank", "mod"))
+    unknown = build_cell("r_rntn", 2, 2, VOCABULARY._replace(counts=None), num_matrices=3, index_map="mod")
+    for cell in (unknown, build_cell("r_rntn", 2, 2, VOCABULARY, num_matrices=3)):
+        cell.load_state_dict(state.state_dict())
+    assert not caplog.messages
+    other.load_state_dict(state.state_dict())
+    assert other.recurrence.index_of_symbol.tolist() == [2, 2, 1, 2, 0, 2, 2]
+    assert caplog.messages == [
+        "the checkpoint's map from symbols to matrices is kept; it is not what --index-map gives for this data"
+    ]

@@ -420,6 +420,56 @@ def test_labellers_have_no_prefix(small_data, macro):
         task.predict(generator, [model], batch_of(task, [0]), prefix_tokens=torch.tensor([[5]]))
 
 
+@pytest.mark.parametrize("macro", LABELLERS)
+def test_labellers_do_not_search(small_data, macro):
+    task, model = prepared(small_data, "tagging", macro)
+    for name, value in (("sampling", True), ("nbest", 2), ("temperature", 0.5), ("lenpen", 2.0), ("unkpen", 1.0)):
+        with pytest.raises(ValueError, match=f"--{name} needs an encoder-decoder"):
+            task.build_generator([model], Namespace(beam=1, **{name: value}))
+    usual = {"sampling": False, "nbest": 1, "temperature": 1.0, "lenpen": 1, "unkpen": 0, "print_alignment": False}
+    assert task.build_generator([model], Namespace(beam=5, **usual)).models[0] is model
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_retained_dropout(small_data, macro):
+    """In generation all of it is kept, or that of the parts that are named, or none."""
+
+    def differ(**kept):
+        task, model = prepared(small_data, "tagging", macro, dropout=0.5, layers=2)
+        model.make_generation_fast_(**kept)
+        assert not model.training
+        one, other = (outputs(model, batch_of(task, range(6)))["combined"] for _ in range(2))
+        return not one.equal(other)
+
+    assert differ(retain_dropout=True) and differ(retain_dropout=True, retain_dropout_modules=["SentenceEmbedding"])
+    assert not differ() and not differ(retain_dropout=True, retain_dropout_modules=["Elsewhere"])
+
+
+def test_settings_without_effect_are_refused(small_data):
+    task = make_task("tagging", small_data)
+    for settings, message in (
+        ({"freeze_vectors": True}, "--freeze-vectors: the data folder has no pretrained vectors"),
+        ({"stretch": "repeat"}, "--stretch repeat: every step puts out all labels"),
+        ({"char_encoder": "lstm", "char_width": 5}, "--char-width is of the convolution"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make_model(task, "brnn", **settings)
+    with pytest.raises(ValueError, match="--stretch repeat"):
+        make_model(make_task("parsing", small_data, label_layout="parallel"), "basic", stretch="repeat")
+
+
+@pytest.mark.parametrize("macro", DECODERS)
+def test_a_decoder_has_at_most_a_matrix_a_label(small_data, macro):
+    task = make_task("tagging", small_data)
+    labels = len(task.target_dictionary)
+    assert labels < len(task.source_dictionary)
+    model = make_model(task, macro, "r_rntn", num_matrices=labels + 2)
+    sizes = [len(value) for name, value in model.named_parameters() if name.endswith("recurrence.weight")]
+    assert sizes == [labels + 2, labels]
+    with pytest.raises(ValueError, match="must be between 1 and the vocabulary size"):
+        make_model(task, macro, "r_rntn", num_matrices=len(task.source_dictionary) + 1)
+
+
 def test_models_that_a_task_refuses(small_data):
     for macro in DECODERS:
         with pytest.raises(ValueError, match="--label-layout parallel"):

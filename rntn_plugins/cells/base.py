@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rntn_plugins.ops.graphs import possible as graphs_possible  # noqa: F401  (for models)
 from rntn_plugins.ops.inputs import Inputs, Rows, expand, project  # noqa: F401  (Rows: for layers and models)
 from rntn_plugins.ops.products import on_gpu  # noqa: F401  (for models)
 from rntn_plugins.ops.recurrence import run
@@ -276,10 +277,10 @@ def fill_(weight: Tensor, scheme: str, scale: float) -> None:
     ``normal`` with standard deviation *scale*.
 
     Raises:
-        ValueError: unknown scheme, or a scale that is negative or no number.
+        ValueError: unknown scheme, or a scale that is negative or no finite number.
     """
-    if not scale >= 0:
-        raise ValueError(f"--init-scale {scale} must be at least 0")
+    if not 0 <= scale < math.inf:
+        raise ValueError(f"--init-scale {scale} must be at least 0 and finite")
     if scheme == "orthogonal":
         nn.init.orthogonal_(weight, gain=scale)
     elif scheme == "uniform":

@@ -5,6 +5,7 @@ S18: Salle & Villavicencio 2018; RNTN and m-RNN are due to Sutskever, Martens & 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NamedTuple, Optional, Sequence
 
@@ -18,6 +19,8 @@ from rntn_plugins.ops import rntn as ops
 from rntn_plugins.ops.indexed import read
 from rntn_plugins.ops.recurrence import run
 from rntn_plugins.registry import register_cell
+
+logger = logging.getLogger(__name__)
 
 
 def num_matrices_option():
@@ -74,6 +77,15 @@ class IndexedMatrix(nn.Module):
         self.weight = nn.Parameter(torch.empty(num_matrices, hidden_size, hidden_size))
         self.bias = nn.Parameter(torch.empty(num_matrices, hidden_size))
         self.register_buffer("index_of_symbol", index_of_symbol)
+
+    def _load_from_state_dict(self, state_dict, prefix, *args):
+        stored = state_dict.get(f"{prefix}index_of_symbol")
+        own = self.index_of_symbol
+        if stored is not None and own[0] != UNKNOWN and stored.shape == own.shape and not stored.to(own).equal(own):
+            logger.warning(
+                "the checkpoint's map from symbols to matrices is kept; it is not what --index-map gives for this data"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def index(self, tokens: Tensor) -> Tensor:
         """f of the symbols: ``[T, B]``, 0 to K-1."""

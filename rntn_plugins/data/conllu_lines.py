@@ -33,6 +33,8 @@ class ConlluLines:
         for line in lines:
             self.count += 1
             line = line.rstrip("\r\n")
+            if self.count == 1:
+                line = line.removeprefix("\ufeff")  # a byte order mark
             if self.block and "\t" not in line and not line.startswith("#") and all(map(is_hashtag, self.block)):
                 found += [self.plain(hashtags) for hashtags in self.block]
                 self.block = []

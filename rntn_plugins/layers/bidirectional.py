@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 
 
@@ -58,7 +59,7 @@ class BidirectionalStack(nn.Module):
     def __init__(self, pairs: Sequence[Tuple[Cell, Cell]], dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Bidirectional(*pair) for pair in pairs)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout, self)
 
     @property
     def output_size(self) -> int:
@@ -96,7 +97,7 @@ class Dependent(nn.Module):
     ) -> None:
         super().__init__()
         self.lower, self.upper_forward, self.upper_backward = lower, upper_forward, upper_backward
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout, self)
 
     def forward(self, x, tokens=None, lengths=None) -> Tuple[Tensor, Tensor]:
         """

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Carry, Cell, Inputs, Rows, each_step, expand, zip_carry
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.ops.graphs import as_asked
 from rntn_plugins.ops.recurrence import rows
 from rntn_plugins.ops.triton_choice import check_triton
@@ -111,7 +112,7 @@ class RecurrentStack(nn.Module):
     def __init__(self, cells: List[Cell], dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Recurrent(cell) for cell in cells)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout, self)
 
     @property
     def hidden_size(self) -> int:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from rntn_plugins.cells.base import INITIALISATIONS, Cell, fill_
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.characters import CharacterConvolution, CharacterLSTM
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.models.recurrent_decoder import fingerprint
 from rntn_plugins.models.settings import Recurrence, check_range, flag, recurrence_flag
 
@@ -42,8 +43,9 @@ class SentenceModelConfig(FairseqDataclass):
     )
     init: ChoiceEnum(INITIALISATIONS) = flag(
         "orthogonal",
-        "initialisation of all weights ('orthogonal': of the recurrent layers; embeddings and soft-max are uniform "
-        "in ±0.1 then); biases are zero, tensors and gates as their cell says",
+        "initialisation of recurrent layers, embeddings, soft-max and attention ('orthogonal': of recurrent layers, "
+        "the others are uniform in ±0.1 then); biases are zero, tensors and gates as their cell says, what reads "
+        "characters and what pools as PyTorch or the paper has it",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
     recurrence: Recurrence = recurrence_flag()
@@ -57,6 +59,8 @@ def check_settings(cfg) -> None:
         if getattr(cfg, name) is not None:
             check_range(name, getattr(cfg, name), 0.0, 1.0)
     check_range("word_dropout", cfg.word_dropout, 0.0)
+    if str(cfg.char_encoder) == "lstm" and cfg.char_width != SentenceModelConfig.char_width:
+        raise ValueError("--char-width is of the convolution: --char-encoder lstm reads all characters of a word")
 
 
 def check_task(task) -> None:
@@ -125,6 +129,8 @@ class SentenceEmbedding(nn.Module):
                     table, freeze=cfg.freeze_vectors, padding_idx=dictionary.pad()
                 )
                 self.output_size += table.size(1)
+        if cfg.freeze_vectors and not self.vectors:
+            raise ValueError("--freeze-vectors: the data folder has no pretrained vectors of the input columns")
         self.characters = None
         if "char" in task.input_columns:
             symbols = dictionaries["char"]
@@ -134,7 +140,7 @@ class SentenceEmbedding(nn.Module):
             else:
                 self.characters = CharacterConvolution(*sizes, cfg.char_width)
             self.output_size += cfg.char_filters
-        self.dropout = nn.Dropout(dropout_at(cfg, "embedding"))
+        self.dropout = Dropout(dropout_at(cfg, "embedding"), self)
         self.check = DictionaryCheck({**dictionaries, "labels": task.target_dictionary})
         self.unknown = {column: dictionaries[column].unk() for column in self.columns}
         self.word_dropout = cfg.word_dropout
@@ -189,7 +195,7 @@ class SentenceEmbedding(nn.Module):
 def initialise(model: nn.Module, scheme: str, scale: float) -> None:
     """Fill the weights of cells, embeddings, linear layers and attentions; biases and padding with zero.
 
-    Pretrained vectors, poolings and the character encoders keep what they have.
+    Pretrained vectors, poolings and what makes vectors of characters' embeddings keep what they have.
     """
     around = (scheme, scale) if scheme != "orthogonal" else ("uniform", 0.1)
     inside_cells = {id(part) for cell in model.modules() if isinstance(cell, Cell) for part in cell.modules()}

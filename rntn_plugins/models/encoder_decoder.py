@@ -11,6 +11,7 @@ from rntn_plugins.cells.base import Carry, carry_tensors, map_carry
 from rntn_plugins.layers.attention import AdditiveAttention
 from rntn_plugins.layers.attentive import Attentive, AttentiveCarry
 from rntn_plugins.layers.bidirectional import BidirectionalStack
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.common import (
     SentenceEmbedding,
@@ -55,7 +56,7 @@ class SentenceEncoder(FairseqEncoder):
             sizes += [cfg.hidden_size] * (cfg.layers - 1)
             self.stack = RecurrentStack(cells(sizes), between)
             self.output_size = cfg.hidden_size
-        self.dropout = nn.Dropout(dropout_at(cfg, "output"))
+        self.dropout = Dropout(dropout_at(cfg, "output"), self)
 
     def forward(self, src_tokens, src_lengths, columns=None, characters=None, target_lengths=None):
         """
@@ -108,9 +109,9 @@ class LabelDecoder(FairseqIncrementalDecoder):
     def __init__(self, cfg, dictionary, cells, memory_size: int) -> None:
         super().__init__(dictionary)
         self.embed_tokens = nn.Embedding(len(dictionary), cfg.embed_dim, dictionary.pad())
-        self.dropout_embedding = nn.Dropout(dropout_at(cfg, "embedding"))
+        self.dropout_embedding = Dropout(dropout_at(cfg, "embedding"), self)
         self.build_network(cfg, cells, memory_size)
-        self.dropout_output = nn.Dropout(dropout_at(cfg, "output"))
+        self.dropout_output = Dropout(dropout_at(cfg, "output"), self)
         never = torch.tensor([is_filler(dictionary, index) for index in range(len(dictionary))])
         self.register_buffer("never", torch.zeros(len(dictionary)).masked_fill(never, float("-inf")), persistent=False)
 
@@ -207,7 +208,7 @@ class Seq2Seq(FairseqEncoderDecoderModel):
             return build_cells(cls.cell, cfg, sizes, task.source_dictionary, task.count_source_symbols)
 
         def decoder_cells(sizes):
-            return build_cells(cls.cell, cfg, sizes, task.target_dictionary, task.count_labels)
+            return build_cells(cls.cell, cfg, sizes, task.target_dictionary, task.count_labels, few=True)
 
         encoder = SentenceEncoder(cfg, task, encoder_cells)
         model = cls(encoder, cls.Decoder(cfg, task.target_dictionary, decoder_cells, encoder.output_size))

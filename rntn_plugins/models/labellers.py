@@ -9,6 +9,7 @@ from fairseq.models import BaseFairseqModel
 from torch import Tensor, nn
 
 from rntn_plugins.layers.bidirectional import BidirectionalStack, Dependent
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.layers.pooling import POOLINGS
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.common import (
@@ -87,12 +88,16 @@ class Labeller(BaseFairseqModel):
         self.fixed_length = task.fixed_length
         self.pad, self.end = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.stretch = str(getattr(cfg, "stretch", None))  # bi-attention never stretches
+        if self.stretch == "repeat" and self.stretched == 1:
+            raise ValueError(
+                "--stretch repeat: every step puts out all labels of its word, there is nothing to stretch"
+            )
         for number, kind in enumerate(kinds):
             self.register_buffer(f"kind{number}", kind.nonzero().squeeze(1), persistent=False)
         self.embed = SentenceEmbedding(cfg, task)
         # what the model reads where the words have ended but the labels have not
         self.filler = nn.Parameter(torch.zeros(self.embed.output_size))
-        self.dropout_output = nn.Dropout(dropout_at(cfg, "output"))
+        self.dropout_output = Dropout(dropout_at(cfg, "output"), self)
 
         def cells(sizes):
             return build_cells(self.cell, cfg, sizes, task.source_dictionary, task.count_source_symbols)

@@ -6,10 +6,10 @@ from typing import Dict, List, Optional
 import torch
 import torch.nn.functional as F
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.modules import FairseqDropout
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Inputs, Rows, carry_tensors, fill_, map_carry, on_gpu
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.layers.recurrent import RecurrentStack
 from rntn_plugins.models.adaptive_softmax import MaskedAdaptiveSoftmax, check_factor
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy
@@ -36,8 +36,8 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         super().__init__(dictionary)
         size, vocabulary = stack.hidden_size, len(dictionary)
 
-        def dropout(place: Optional[float]) -> FairseqDropout:
-            return FairseqDropout(cfg.dropout if place is None else place, module_name=type(self).__name__)
+        def dropout(place: Optional[float]) -> Dropout:
+            return Dropout(cfg.dropout if place is None else place, self)
 
         self.embed_tokens = nn.Embedding(vocabulary, cfg.embed_dim, dictionary.pad())
         self.dropout_embedding = dropout(cfg.dropout_embedding)
@@ -145,7 +145,7 @@ class RecurrentDecoder(FairseqIncrementalDecoder):
         Not with dropout, which makes two embeddings of the same symbol differ; nor on other accelerators.
         """
         dropout = self.dropout_embedding
-        if dropout.p and (self.training or dropout.apply_during_inference):
+        if dropout.p and (self.training or dropout.retained):
             return dropout(self.embed_tokens(tokens))
         plain = type(self.embed_tokens) is nn.Embedding and not self.embed_tokens._forward_hooks
         few = plain and self.embed_tokens.num_embeddings <= FEW_SYMBOLS and self.stack.layers[0].cell.keeps_fixed_inputs

@@ -8,11 +8,10 @@ import os
 from dataclasses import field
 from typing import Callable, List, Optional, Sequence
 
-import torch
 from fairseq.dataclass import ChoiceEnum
 from torch import Tensor, nn
 
-from rntn_plugins.cells.base import Cell, Vocabulary
+from rntn_plugins.cells.base import Cell, Vocabulary, graphs_possible
 from rntn_plugins.layers.recurrent import RECURRENCES, choose_recurrence
 from rntn_plugins.registry import build_cell, get_cell
 
@@ -34,18 +33,27 @@ def plain(value):
     return str(value) if isinstance(value, str) else value
 
 
-def build_cells(cell: str, cfg, sizes: Sequence[int], dictionary, count: Callable[[], Optional[Tensor]]) -> List[Cell]:
+def build_cells(
+    cell: str, cfg, sizes: Sequence[int], dictionary, count: Callable[[], Optional[Tensor]], few: bool = False
+) -> List[Cell]:
     """Cells of ``cfg.hidden_size``, one for each input size; their options are the fields of *cfg* of the same names.
 
     Args:
         dictionary: the symbols, for token-indexed cells.
         count: how often each symbol occurs in training, asked only for token-indexed cells; ``None``: not known.
+        few: whether a dictionary with fewer symbols than ``--num-matrices`` has one matrix a symbol; by default it is
+            refused.
     """
     cell_class = get_cell(cell)
     options = {f.name: plain(getattr(cfg, f.name)) for f in dataclasses.fields(cell_class.Options)}
     vocabulary = None
     if cell_class.token_indexed:
         counts = count()
+        if few and options.get("num_matrices", 0) > len(dictionary):
+            logger.info(
+                f"--num-matrices {options['num_matrices']}: the decoder has one for each of {len(dictionary)} labels"
+            )
+            options["num_matrices"] = len(dictionary)
         map_file = options.get("index_map", "rank")
         if map_file not in ("rank", "mod") and not os.path.exists(map_file):
             # A checkpoint has its map inside and must load where the file is not; only a fresh model needs the file.
@@ -77,7 +85,7 @@ def set_recurrence(model: nn.Module, how) -> None:
     for cell, taken in choose_recurrence(model, plain(how)).items():
         if str(how) == "auto" and (cell, taken) not in announced:
             announced.add((cell, taken))
-            graphs = ", on a GPU as CUDA graphs" if taken == "fused" and torch.cuda.is_available() else ""
+            graphs = ", on a GPU as CUDA graphs" if taken == "fused" and graphs_possible() else ""
             logger.info(f"--recurrence auto takes {taken} for {cell}{graphs}")
 
 

@@ -62,6 +62,11 @@ _aside: Dict[Tuple[torch.device, int], torch.cuda.Stream] = {}
 _hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 
 
+def possible() -> bool:
+    """Whether this torch can make graphs that know of hooks, and has a GPU for them."""
+    return _hooks is not None and torch.cuda.is_available()
+
+
 def on(device: torch.device) -> ContextManager[None]:
     return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
 

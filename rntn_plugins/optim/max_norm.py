@@ -1,5 +1,6 @@
 """SGD with a bound on the norm of every unit's weight vector and hard clipping (H16 §6.1.5, §6.1.7)."""
 
+import math
 from dataclasses import dataclass, field
 from typing import List
 
@@ -44,16 +45,16 @@ class MaxNormSGD(FairseqOptimizer):
     Unlike ``sgd`` it has a dataclass, so ``fairseq-hydra-train`` knows it too.
 
     Raises:
-        ValueError: a negative bound or limit; a bound on parameters that fairseq has flattened, or ``hidden`` and such
-            as it has copied (half precision); ``hidden`` without a bound or without a recurrent cell.
+        ValueError: a bound or limit that is negative or no finite number; a bound on parameters that fairseq has
+            flattened, or ``hidden`` and such as it has copied (half precision); ``hidden`` without a bound or without a
+            recurrent cell.
     """
 
     def __init__(self, cfg: MaxNormSGDConfig, params) -> None:
         super().__init__(cfg)
-        if cfg.max_norm < 0:
-            raise ValueError(f"--max-norm {cfg.max_norm} must be at least 0")
-        if cfg.clip_value < 0:
-            raise ValueError(f"--clip-value {cfg.clip_value} must be at least 0")
+        for name in ("max_norm", "clip_value"):
+            if not 0 <= getattr(cfg, name) < math.inf:
+                raise ValueError(f"--{name.replace('_', '-')} {getattr(cfg, name)} must be at least 0 and finite")
         params = list(params)
         self.matrices = [parameter for parameter in params if parameter.dim() >= 2]  # with rows to bound
         if str(cfg.max_norm_of) == "hidden":

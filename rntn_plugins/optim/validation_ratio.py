@@ -1,6 +1,7 @@
 """A learning rate that is halved when validation improves too little from one epoch to the next (S18 §4)."""
 
 import logging
+import math
 from dataclasses import dataclass, field
 from typing import List
 
@@ -33,7 +34,8 @@ class ValidationRatioSchedule(FairseqLRScheduler):
 
     S18: 1.003, halved, stop after 5 such epochs in a row. T16 ("when the cost of the development set is greater than
     in the previous epoch"): ``--lr-ratio 1.0 --stop-after 0``. The ratio is taken of the first validation subset's
-    ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing.
+    ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing;
+    one whose validation is NaN, or stays infinite, is no improvement.
 
     Raises:
         ValueError: more than one ``--lr``, a ratio not above 0, a shrink factor outside (0, 1], another metric.
@@ -43,8 +45,8 @@ class ValidationRatioSchedule(FairseqLRScheduler):
         super().__init__(cfg, optimizer)
         if len(cfg.lr) > 1:
             raise ValueError(f"--lr-scheduler validation_ratio takes one --lr, not {list(cfg.lr)}")
-        if not cfg.lr_ratio > 0:
-            raise ValueError(f"--lr-ratio {cfg.lr_ratio} must be above 0")
+        if not 0 < cfg.lr_ratio < math.inf:
+            raise ValueError(f"--lr-ratio {cfg.lr_ratio} must be above 0 and finite")
         if not 0 < cfg.lr_shrink <= 1:
             raise ValueError(f"--lr-shrink {cfg.lr_shrink} must be in (0, 1]")
         if cfg.best_checkpoint_metric not in IN_BITS + AS_PERPLEXITY:
@@ -61,20 +63,21 @@ class ValidationRatioSchedule(FairseqLRScheduler):
     def load_state_dict(self, state: dict) -> None:
         self.lr, self.previous, self.poor_epochs = state["lr"], state["previous"], state["poor_epochs"]
 
-    def ratio(self, value: float) -> float:
-        """previous/current perplexity."""
+    def gain(self, value: float) -> float:
+        """log2 of previous/current perplexity; NaN where one of them is, or both are infinite."""
         if self.cfg.best_checkpoint_metric in AS_PERPLEXITY:
-            return self.previous / value
-        return 2.0 ** (self.previous - value)
+            return math.log2(self.previous) - math.log2(value)
+        return self.previous - value
 
     def step(self, epoch, val_loss=None):
         """At the end of an epoch: compare, shrink."""
         super().step(epoch, val_loss)
         if val_loss is not None:
-            if self.previous is not None and self.ratio(val_loss) < self.cfg.lr_ratio:
+            gain = math.inf if self.previous is None else self.gain(val_loss)
+            if not gain >= math.log2(self.cfg.lr_ratio):  # nor is it where validation is NaN
                 self.lr *= self.cfg.lr_shrink
                 self.poor_epochs += 1
-                logger.info(f"validation ratio {self.ratio(val_loss):.4f}: learning rate {self.lr:g}")
+                logger.info(f"validation ratio {2.0**gain:.4f}: learning rate {self.lr:g}")
             else:
                 self.poor_epochs = 0
             self.previous = val_loss

@@ -1,8 +1,11 @@
 """What ``fairseq-interactive`` needs to read sentences that take several lines and have several columns."""
 
+import contextlib
+import itertools
+import os
 import sys
 from collections import deque
-from typing import Callable, Deque, Dict, List
+from typing import Callable, Deque, Dict, Iterator, List, Set, Tuple
 
 from fairseq import utils
 
@@ -51,17 +54,38 @@ class Waiting:
         return "".join(self.texts[index] for index in sorted(self.texts))
 
 
-def end_input_with_an_empty_line() -> None:
-    """Let the end of what ``fairseq-interactive`` reads end the last sentence, as an empty line does."""
+#: device and number of the files that fairseq-interactive has read from
+read_from: Set[Tuple[int, int]] = set()
+
+
+def identity(file) -> Tuple[int, int]:
+    """Device and number of a file, of its path or its descriptor."""
+    found = os.stat(file)
+    return found.st_dev, found.st_ino
+
+
+def check_not_read(path: str) -> None:
+    """``ValueError`` where what is appended to a file would be read from it again."""
+    if os.path.exists(path) and identity(path) in read_from:
+        raise ValueError(f"--conllu-output {path} is the file that is read")
+
+
+def read_lines(source: str, size: int) -> Iterator[List[str]]:
+    """Lines without their ends, *size* at a time, from a file (``-``: standard input), and an empty line behind them,
+    which ends the last sentence. fairseq's own strips them of tabs and spaces, which may be columns."""
+    with contextlib.ExitStack() as stack:
+        file = sys.stdin if source == "-" else stack.enter_context(open(source, encoding="utf-8-sig"))
+        with contextlib.suppress(OSError, ValueError):  # something in memory
+            read_from.add(identity(file.fileno()))
+        lines = (line.rstrip("\r\n") for line in file)
+        while found := list(itertools.islice(lines, size)):
+            yield found
+    yield [""]
+
+
+def read_lines_as_they_are() -> None:
+    """Let ``fairseq-interactive`` read by :func:`read_lines`."""
     for name in ("__main__", "fairseq_cli.interactive"):
         module = sys.modules.get(name)
-        read = getattr(module, "buffered_read", None)
-        if read is None or hasattr(read, "ends_with_an_empty_line"):
-            continue
-
-        def buffered_read(*args, read=read):
-            yield from read(*args)
-            yield [""]
-
-        buffered_read.ends_with_an_empty_line = True
-        module.buffered_read = buffered_read
+        if hasattr(module, "buffered_read"):
+            module.buffered_read = read_lines

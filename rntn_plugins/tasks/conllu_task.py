@@ -27,7 +27,7 @@ from rntn_plugins.data.label_dictionary import LabelDictionary, become
 from rntn_plugins.data.predicted_file import PredictedFile
 from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
-from rntn_plugins.tasks.conllu_interactive import Waiting, end_input_with_an_empty_line
+from rntn_plugins.tasks.conllu_interactive import Waiting, check_not_read, read_lines_as_they_are
 from rntn_plugins.tasks.label_generation import Allowed, LabelGenerator, LabelSequenceGenerator, Scores
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class ConlluTask(FairseqTask):
         self.output: Optional[PredictedFile] = None
         self.lines = ConlluLines()
         self.waiting = Waiting()
-        end_input_with_an_empty_line()
+        read_lines_as_they_are()
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
@@ -253,6 +253,9 @@ class ConlluTask(FairseqTask):
         if task_cfg is not None:
             self.totals.clear()
             path = self.cfg.conllu_output or f"{split}.predicted.conllu"
+            for name in {"train", "valid", "test", split}:
+                if os.path.realpath(path) == os.path.realpath(self.bin.conllu(name)):
+                    raise ValueError(f"--conllu-output {path} is a file of the data folder")
             self.output = PredictedFile(self.bin.conllu(split), path, len(source))
 
     def make_dataset(self, columns, characters, labels, upos, shuffle=False) -> ConlluDataset:
@@ -278,12 +281,16 @@ class ConlluTask(FairseqTask):
         """Parts of speech of a split, where the labels need them."""
         return None
 
-    def get_batch_iterator(self, dataset, max_tokens=None, *args, num_shards=1, shard_id=0, **kwargs):
+    def get_batch_iterator(
+        self, dataset, max_tokens=None, max_sentences=None, *args, num_shards=1, shard_id=0, **kwargs
+    ):
         """fairseq's iterator, no remainder dropped; in generation the output learns which sentences will come.
 
         Raises:
-            ValueError: a sentence has more labels than *max_tokens*.
+            ValueError: a sentence has more labels than *max_tokens*, or *max_sentences* is not positive.
         """
+        if max_sentences is not None and max_sentences < 1:
+            raise ValueError(f"--batch-size {max_sentences} must be at least 1")
         if max_tokens is not None and len(dataset):
             longest = int(dataset.words.argmax())
             if dataset.num_tokens(longest) > max_tokens:
@@ -291,7 +298,7 @@ class ConlluTask(FairseqTask):
                 raise ValueError(f"--max-tokens {max_tokens}: sentence {longest + 1} has {labels} labels")
         kwargs["required_batch_size_multiple"] = 1  # fairseq drops a remainder that is no multiple of it
         batches = super().get_batch_iterator(
-            dataset, max_tokens, *args, num_shards=num_shards, shard_id=shard_id, **kwargs
+            dataset, max_tokens, max_sentences, *args, num_shards=num_shards, shard_id=shard_id, **kwargs
         )
         if self.output is not None and num_shards > 1:
             mine = batches.frozen_batches[shard_id::num_shards]
@@ -307,12 +314,16 @@ class ConlluTask(FairseqTask):
     def build_generator(self, models, args, seq_gen_cls=None, extra_gen_cls_kwargs=None, prefix_allowed_tokens_fn=None):
         """One pass for labellers, beam search for encoder-decoders."""
         for name, off in (("score_reference", False), ("constraints", None), ("match_source_len", False),
-                          ("diverse_beam_groups", -1), ("no_repeat_ngram_size", 0)):  # fmt: skip
-            if getattr(args, name, off) != off:
+                          ("diverse_beam_groups", -1), ("no_repeat_ngram_size", 0),
+                          ("print_alignment", None)):  # fmt: skip
+            if getattr(args, name, off) not in (off, None, False):
                 raise ValueError(f"--{name.replace('_', '-')} has no meaning for labels")
         if len({model.predicts_end for model in models}) > 1:
             raise ValueError("an ensemble is made of labellers or of encoder-decoders, not of both")
         if not models[0].predicts_end:
+            for name, off in (("sampling", False), ("nbest", 1), ("temperature", 1), ("lenpen", 1), ("unkpen", 0)):
+                if getattr(args, name, off) != off:
+                    raise ValueError(f"--{name} needs an encoder-decoder: a labeller has one prediction and no search")
             return LabelGenerator(models, str(self.cfg.dbrnn_output))
         lengths = {"max_len_a": self.labels_per_word, "max_len_b": 0}  # fairseq: at most 200, however long the sentence
         given = vars(args) if isinstance(args, Namespace) else dict(args)
@@ -440,6 +451,7 @@ class ConlluTask(FairseqTask):
 
     def show(self, text: str) -> None:
         if self.cfg.conllu_output:
+            check_not_read(self.cfg.conllu_output)
             with open(self.cfg.conllu_output, "a", encoding="utf-8", newline="") as file:
                 file.write(text)
         else:

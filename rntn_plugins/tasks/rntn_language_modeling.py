@@ -16,11 +16,13 @@ from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II, MISSING, OmegaConf
 
 from rntn_plugins.data.binarised import load_binarised
-from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, make_plan
+from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, check_symbols, make_plan
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
 from rntn_plugins.tasks.arithmetic import ArithmeticConfig, set_arithmetic
 from rntn_plugins.tasks.best_metric import BestMetricConfig, check_best_metric
+
+NO_LIMIT = 36000  # tokens, what fairseq-eval-lm asks for where --max-tokens is not given
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +78,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         self.training_rows: Optional[int] = None  # of a worker's batch, once one was read
         self.iterator: Optional[BlockIterator] = None  # the one made last
         self.criterion = None
-        self.drawn_with: Optional[int] = None  # the seed that --shuffle-blocks drew training's blocks with
+        self.drawn_with: Optional[int] = None  # the seed that training's sentences or blocks are shuffled with
         self.carries_of_workers: Optional[List[list]] = None  # in a distributed run, all workers' training states
 
     @classmethod
@@ -163,17 +165,18 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
                 num_workers=num_workers, epoch=epoch, data_buffer_size=data_buffer_size,
                 skip_remainder_batch=skip_remainder_batch, **kwargs,
             )  # fmt: skip
-        limits = [max_sentences, max_tokens // self.args.tokens_per_sample if max_tokens else None]
+        limits = [max_sentences, max_tokens // self.args.tokens_per_sample if max_tokens is not None else None]
         rows = min((limit for limit in limits if limit is not None), default=0)
         if rows < 1:
             raise ValueError(f"--batch-size {max_sentences}, --max-tokens {max_tokens}: not one block of text fits")
         trains = "grouped_shuffling" in kwargs  # of all that ask, fairseq's trainer alone gives it, to train
+        if trains:
+            self.drawn_with = seed
         if trains and self.args.shuffle_blocks:
             if self.args.sample_break_mode != "none":
                 raise ValueError(
                     "--shuffle-blocks is of --sample-break-mode none; with eos sentences are shuffled without it"
                 )
-            self.drawn_with = seed
         plan = make_plan(
             dataset, self.args.sample_break_mode, rows, self.args.tokens_per_sample, num_shards, shard_id,
             shuffled=seed if trains and self.args.shuffle_blocks else None,
@@ -189,15 +192,22 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         self, dataset, max_tokens=None, batch_size=None, num_shards=1, shard_id=0, num_workers=1, data_buffer_size=10,
         context_window=0, **kwargs,
     ):  # fmt: skip
-        """Batches for ``fairseq-eval-lm``: by default one stream, so that every token sees all the text before it."""
+        """Batches for ``fairseq-eval-lm``: by default one stream, so that every token sees all the text before it, or
+        64 sentences."""
         if context_window:
             raise ValueError("--context-window has no meaning here: the state carries all the text before a block")
-        rows = batch_size or (1 if self.args.sample_break_mode == "none" else 64)
+        rows = batch_size if batch_size is not None else 1 if self.args.sample_break_mode == "none" else 64
         batches = self.get_batch_iterator(
-            dataset, max_sentences=rows, num_shards=num_shards, shard_id=shard_id, num_workers=num_workers,
-            data_buffer_size=data_buffer_size,
+            dataset, max_tokens=None if max_tokens == NO_LIMIT else max_tokens, max_sentences=rows,
+            num_shards=num_shards, shard_id=shard_id, num_workers=num_workers, data_buffer_size=data_buffer_size,
         )  # fmt: skip
         return WithState(batches.next_epoch_itr(shuffle=False), CarrySlot())
+
+    def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
+        """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold."""
+        for number, tokens in enumerate(src_tokens, 1):
+            check_symbols(tokens.numpy(), f"prompt {number}", self.dictionary)
+        return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
 
     def build_generator(self, models, args, *more, **settings):
         """fairseq's; ``ValueError`` for what needs a source sentence, or changes what a prompt's own words get."""
@@ -232,7 +242,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
     def layout(self, rows: Optional[int]) -> dict:
         """What decides which text a block holds, by flag; *rows* of a worker's batch, ``None`` if not known."""
         flags = {n: str(getattr(self.args, n)) for n in ("tokens_per_sample", "sample_break_mode", "shuffle_blocks")}
-        if self.args.shuffle_blocks:
+        if self.args.shuffle_blocks or self.args.sample_break_mode == "eos":
             flags["seed"] = str(self.drawn_with)
         return flags if rows is None else {**flags, "batch_size": str(rows)}
 

@@ -177,6 +177,27 @@ def test_what_generation_cannot_do(flags, message, data, tmp_path):
     assert f"ValueError: {message}" in last_error(output)
 
 
+def test_prompts_with_symbols_of_no_text(data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    for prompt in ("<s> w1", "w1 <pad> w2"):
+        output = fairseq("interactive", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                         stdin=f"{prompt}\n", fails=True)  # fmt: skip
+        assert "ValueError: prompt 1: the text holds '<" in last_error(output)
+
+
+@pytest.mark.parametrize("flags, message", [
+    (("--max-tokens", 5), "--max-tokens 5: not one block of text fits"),
+    (("--batch-size", 0), "--batch-size 0, "),
+])  # fmt: skip
+def test_limits_of_evaluation(flags, message, data, tmp_path):
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+                     "--tokens-per-sample", 6, *flags, fails=True)  # fmt: skip
+    assert message in last_error(output)
+
+
 def test_a_shard_that_is_not_there(data, tmp_path):
     fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
             "--disable-validation")  # fmt: skip

@@ -426,6 +426,26 @@ def test_interactive_writes_a_file(model, data, tmp_path):
     assert len(read_conllu(tmp_path / "o.conllu").sentences) == 4
 
 
+def test_interactive_takes_a_byte_order_mark_for_none(model, data):
+    found = parsed(conllu_of(interactive(model, data, "lemmas", f"\ufeff{BLOCK}\n")))
+    assert [sentence.column("form") for sentence in found] == [["dogs", "know"]] and "# one" in found[0].text
+
+
+def test_interactive_keeps_what_stands_at_the_end_of_a_line(model, data):
+    text = BLOCK.replace("x=1", "x\u00a0")
+    assert "\tx\u00a0\n" in conllu_of(interactive(model, data, "lemmas", f"{text}\n"))
+    error = last_error(interactive(model, data, "lemmas", BLOCK.replace("x=1", "x=1\t"), fails=True))
+    assert "input:2: number of columns: 11" in error
+
+
+def test_interactive_does_not_read_what_it_writes(model, data, tmp_path):
+    file = tmp_path / "both.conllu"
+    file.write_text(f"{BLOCK}\n")
+    options = ("--input", file, "--conllu-output", file)
+    assert "is the file that is read" in last_error(interactive(model, data, "lemmas", "", *options, fails=True))
+    assert file.read_text() == f"{BLOCK}\n"
+
+
 def test_interactive_blocks_end_with_an_empty_line(model, data):
     error = last_error(interactive(model, data, "lemmas", f"{BLOCK}the dog\nthe cat\n", fails=True))
     assert re.search(r"ConlluError: input:\d+: number of columns: 1", error), error
@@ -659,10 +679,26 @@ def test_validation_needs_heads(command, model, tmp_path_factory, tmp_path):
     assert re.match(r"ValueError: .*valid.conllu: .*no heads", error), error
 
 
-@pytest.mark.parametrize("flags", [("--score-reference",), ("--no-repeat-ngram-size", 1)], ids=lambda flags: flags[0])
+@pytest.mark.parametrize("flags", [("--score-reference",), ("--no-repeat-ngram-size", 1), ("--print-alignment",)],
+                         ids=lambda flags: flags[0])  # fmt: skip
 def test_what_has_no_meaning_for_labels(flags, generate):
     output, _ = generate("decoder", *flags, fails=True)
     assert f"{flags[0]} has no meaning for labels" in last_error(output)
+
+
+@pytest.mark.parametrize("size", [0, -3])
+def test_a_batch_of_no_sentences(size, generate):
+    output, _ = generate("lemmas", "--batch-size", size, fails=True)
+    assert f"ValueError: --batch-size {size} must be at least 1" in last_error(output)
+
+
+def test_the_data_are_not_overwritten(model, data, tmp_path):
+    gold = (data / "test.conllu").read_bytes()
+    for name in ("train", "test"):
+        output = inside("generate", data, *PARSING, "--path", model("lemmas") / "checkpoint_best.pt", "--conllu-output",
+                        data / f"{name}.conllu", fails=True)  # fmt: skip
+        assert "is a file of the data folder" in last_error(output)
+    assert (data / "test.conllu").read_bytes() == gold
 
 
 def test_a_file_that_cannot_be_written(model, data, tmp_path):

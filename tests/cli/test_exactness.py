@@ -124,6 +124,8 @@ def test_resuming_sentences_with_another_batch_size_says_so(data, tmp_path):
     again = ("train", data, *TRAIN, *options, "--max-update", 9)
     assert message in fairseq(*again, "--batch-size", 2, fails=True)
     assert message in fairseq(*again, "--max-tokens", 12, fails=True)  # 6 a sample
+    message = "saved in mid-epoch with --seed 1, not 2: resume as it was trained"
+    assert message in fairseq(*again, "--seed", 2, fails=True)  # which shuffles sentences otherwise
     assert sorted(losses(fairseq(*again))) == [8, 9]
 
 

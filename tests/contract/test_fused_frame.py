@@ -179,8 +179,9 @@ def test_choice_of_the_recurrence(caplog, monkeypatch):
         choose_recurrence(stack, "fused")
     with pytest.raises(ValueError, match="--recurrence quick is not one of auto, naive, fused, triton"):
         choose_recurrence(stack, "quick")
-    for gpu, graphs in ((False, ""), (True, ", on a GPU as CUDA graphs")):
+    for gpu, hooks, graphs in ((False, print, ""), (True, None, ""), (True, print, ", on a GPU as CUDA graphs")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
+        monkeypatch.setattr("rntn_plugins.ops.graphs._hooks", hooks)
         settings.announced.clear()
         caplog.clear()
         with caplog.at_level(logging.INFO):

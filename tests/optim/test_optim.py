@@ -1,5 +1,6 @@
 """The schedule and the optimisers that the papers need beyond fairseq's own, and steps in one pass."""
 
+import math
 from argparse import ArgumentParser
 
 import pytest
@@ -41,6 +42,18 @@ def test_halving_only_when_worse():
     rule, _ = schedule(lr_ratio=1.0, stop_after=0)
     rates = [rule.step(e, bits) for e, bits in enumerate([7.0, 7.0, 7.1, 7.05, 7.2, 7.3, 7.4, 7.5, 7.6], 1)]
     assert rates[:5] == [1.0, 1.0, 0.5, 0.5, 0.25] and rates[-1] == 0.25 / 16
+
+
+@pytest.mark.parametrize("metric", ["loss", "ppl"])
+def test_validation_that_is_no_number_is_no_improvement(metric):
+    rule, _ = schedule(best_checkpoint_metric=metric, stop_after=0)
+    rates = [rule.step(e, value) for e, value in enumerate([8.0, math.nan, 7.0, math.inf, math.inf, 7.0, 6.0], 1)]
+    assert rates == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0625, 0.0625]
+
+
+def test_validation_may_fall_by_thousands_of_bits():
+    rule, _ = schedule()
+    assert [rule.step(e, bits) for e, bits in enumerate([3736.8, 1.0, 3000.0], 1)] == [1.0, 1.0, 0.5]
 
 
 def test_stops_after_five_poor_epochs_in_a_row():
@@ -189,6 +202,9 @@ def test_what_a_training_bounds(of, expected, data, tmp_path):
 def test_negative_bounds_are_refused():
     with pytest.raises(ValueError, match="--max-norm -1.0 must be at least 0"):
         optimiser([torch.zeros(1)], max_norm=-1.0)
+    for bad in (math.inf, math.nan):
+        with pytest.raises(ValueError, match=f"--max-norm {bad} must be at least 0 and finite"):
+            MaxNormSGD(MaxNormSGDConfig(max_norm=bad, lr=[0.1]), [torch.zeros(1, 2)])
     with pytest.raises(ValueError, match="--clip-value -1.0 must be at least 0"):
         optimiser([torch.zeros(1)], clip_value=-1.0)
 

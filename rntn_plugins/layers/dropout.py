@@ -1,0 +1,29 @@
+"""Dropout that a user can keep where a model only predicts."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Dropout(nn.Dropout):
+    """torch's; ``--retain-dropout`` of fairseq's commands keeps it in generation (Gal and Ghahramani 2016).
+
+    ``--retain-dropout-modules`` names what the layer belongs to: its *owner*, usually a class.
+    """
+
+    def __init__(self, p: float, owner: object) -> None:
+        super().__init__(p)
+        self.owner = owner if isinstance(owner, str) else type(owner).__name__
+        self.retained = False
+
+    def make_generation_fast_(
+        self, name: str = "", retain_dropout: bool = False, retain_dropout_modules: Sequence[str] | None = None, **_
+    ) -> None:
+        """What fairseq tells all parts of a model that is to predict."""
+        self.retained = retain_dropout and (not retain_dropout_modules or self.owner in retain_dropout_modules)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(x, self.p, self.training or self.retained)
