@@ -152,6 +152,20 @@ def test_each_dropout_flag_acts_alone(place):
     torch.testing.assert_close(off(line)[0], off(line)[0], atol=0, rtol=0)
 
 
+@pytest.mark.parametrize("place", ["embedding", "between", "output"])
+def test_retained_dropout(place):
+    """fairseq's --retain-dropout: in generation too."""
+    line, words = tokens(2, 4), slice(2, 13)
+    model = model_of("gru", layers=2, **{f"dropout_{place}": 0.5})
+    model.make_generation_fast_(retain_dropout=True)
+    assert not model.training and (model(line)[0] - model(line)[0])[..., words].abs().max() > 1e-3
+    owner = "RecurrentStack" if place == "between" else "RecurrentDecoder"
+    for named, kept in ((owner, True), ("Recurrent", False)):
+        model = model_of("gru", layers=2, **{f"dropout_{place}": 0.5})
+        model.make_generation_fast_(retain_dropout=True, retain_dropout_modules=named)
+        assert model(line)[0].equal(model(line)[0]) is not kept
+
+
 @pytest.mark.parametrize("cell", ["gru", "gru_rntn", "r_rntn"])
 def test_symbols_that_repeat_are_embedded_once(cell, monkeypatch):
     """Where dropout does not tell them apart; losses and gradients are the same."""

@@ -430,32 +430,41 @@ def test_labellers_do_not_search(small_data, macro):
     assert task.build_generator([model], Namespace(beam=5, **usual)).models[0] is model
 
 
+@pytest.mark.parametrize("place", ["embedding", "between", "output"])
 @pytest.mark.parametrize("macro", MACRO_MODELS)
-def test_retained_dropout(small_data, macro):
-    """In generation all of it is kept, or that of the parts that are named, or none."""
+def test_retained_dropout(small_data, macro, place):
+    """In generation that of every place is kept, or that of the parts that are named, or none."""
 
-    def differ(**kept):
-        task, model = prepared(small_data, "tagging", macro, dropout=0.5, layers=2)
+    def parts(**kept):
+        """The owners of dropout that is kept, and whether two passes differ."""
+        task, model = prepared(small_data, "tagging", macro, layers=2, **{f"dropout_{place}": 0.5})
         model.make_generation_fast_(**kept)
-        assert not model.training
+        assert not model.training and not any(type(part) is torch.nn.Dropout for part in model.modules())
         one, other = (outputs(model, batch_of(task, range(6)))["combined"] for _ in range(2))
-        return not one.equal(other)
+        return {part.owner for part in model.modules() if getattr(part, "retained", False)}, not one.equal(other)
 
-    assert differ(retain_dropout=True) and differ(retain_dropout=True, retain_dropout_modules=["SentenceEmbedding"])
-    assert not differ() and not differ(retain_dropout=True, retain_dropout_modules=["Elsewhere"])
+    owners, differ = parts(retain_dropout=True)
+    assert differ and "SentenceEmbedding" in owners
+    assert parts() == parts(retain_dropout=True, retain_dropout_modules="Elsewhere") == (set(), False)
+    named = sorted(owners)[:2]
+    assert parts(retain_dropout=True, retain_dropout_modules=",".join(named))[0] == set(named)
+    assert parts(retain_dropout=True, retain_dropout_modules=named)[0] == set(named)
 
 
-def test_settings_without_effect_are_refused(small_data):
-    task = make_task("tagging", small_data)
-    for settings, message in (
-        ({"freeze_vectors": True}, "--freeze-vectors: the data folder has no pretrained vectors"),
-        ({"stretch": "repeat"}, "--stretch repeat: every step puts out all labels"),
-        ({"char_encoder": "lstm", "char_width": 5}, "--char-width is of the convolution"),
+def test_settings_without_effect_are_said(small_data, caplog):
+    tagging, parallel = make_task("tagging", small_data), make_task("parsing", small_data, label_layout="parallel")
+    for task, settings, message in (
+        (tagging, {"freeze_vectors": True}, "--freeze-vectors has no effect"),
+        (tagging, {"stretch": "repeat"}, "--stretch repeat has no effect"),
+        (parallel, {"stretch": "repeat"}, "--stretch repeat has no effect"),
+        (tagging, {"char_encoder": "lstm", "char_width": 5}, "--char-width has no effect"),
     ):
-        with pytest.raises(ValueError, match=message):
-            make_model(task, "brnn", **settings)
-    with pytest.raises(ValueError, match="--stretch repeat"):
-        make_model(make_task("parsing", small_data, label_layout="parallel"), "basic", stretch="repeat")
+        caplog.clear()
+        make_model(task, "brnn", **settings)
+        assert [text for text in caplog.messages if text.startswith(message)] and "no effect" in caplog.text
+    caplog.clear()
+    make_model(make_task("parsing", small_data), "brnn", stretch="repeat", char_width=5)
+    assert "no effect" not in caplog.text
 
 
 @pytest.mark.parametrize("macro", DECODERS)

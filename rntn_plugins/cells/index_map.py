@@ -58,10 +58,10 @@ def read_map(path: str, symbols: Sequence[str], num_matrices: int) -> Tensor:
         symbol, _, index = line.rstrip().rpartition(" ") if "\t" not in line else line.rstrip().rpartition("\t")
         if not symbol or not index.isdecimal():
             raise ValueError(f"{path}:{number}: expected 'symbol index', found {line!r}")
-        if not 0 <= int(index) < num_matrices:
-            raise ValueError(f"{path}:{number}: index {index} is not between 0 and K-1 = {num_matrices - 1}")
         if symbol not in indices:
             continue  # a map may serve several vocabularies
+        if not 0 <= int(index) < num_matrices:
+            raise ValueError(f"{path}:{number}: index {index} is not between 0 and K-1 = {num_matrices - 1}")
         if mapped[indices[symbol]] != UNKNOWN:
             raise ValueError(f"{path}:{number}: symbol {symbol!r} has two lines")
         mapped[indices[symbol]] = int(index)

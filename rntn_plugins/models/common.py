@@ -1,5 +1,6 @@
 """What labellers and encoder-decoders share: settings, embedding of a sentence's columns, initialisation."""
 
+import logging
 from dataclasses import dataclass
 from typing import Dict, Optional
 
@@ -13,6 +14,8 @@ from rntn_plugins.layers.characters import CharacterConvolution, CharacterLSTM
 from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.models.recurrent_decoder import fingerprint
 from rntn_plugins.models.settings import Recurrence, check_range, flag, recurrence_flag
+
+logger = logging.getLogger(__name__)
 
 TAG_COLUMNS = ("upos", "xpos")
 
@@ -60,7 +63,7 @@ def check_settings(cfg) -> None:
             check_range(name, getattr(cfg, name), 0.0, 1.0)
     check_range("word_dropout", cfg.word_dropout, 0.0)
     if str(cfg.char_encoder) == "lstm" and cfg.char_width != SentenceModelConfig.char_width:
-        raise ValueError("--char-width is of the convolution: --char-encoder lstm reads all characters of a word")
+        logger.warning("--char-width has no effect: it is of the convolution, and --char-encoder is lstm")
 
 
 def check_task(task) -> None:
@@ -130,7 +133,7 @@ class SentenceEmbedding(nn.Module):
                 )
                 self.output_size += table.size(1)
         if cfg.freeze_vectors and not self.vectors:
-            raise ValueError("--freeze-vectors: the data folder has no pretrained vectors of the input columns")
+            logger.warning("--freeze-vectors has no effect: the data folder has no pretrained vectors of these columns")
         self.characters = None
         if "char" in task.input_columns:
             symbols = dictionaries["char"]

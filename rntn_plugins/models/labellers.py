@@ -1,5 +1,6 @@
 """Models that read a sentence and put out labels at every step: basic RNN, BRNN and DBRNN (E18 §4)."""
 
+import logging
 from dataclasses import dataclass
 from typing import Dict, List, Optional
 
@@ -21,6 +22,8 @@ from rntn_plugins.models.common import (
     initialise,
 )  # fmt: skip
 from rntn_plugins.models.settings import build_cells, check_range, flag, set_recurrence
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -89,9 +92,7 @@ class Labeller(BaseFairseqModel):
         self.pad, self.end = task.target_dictionary.pad(), task.target_dictionary.eos()
         self.stretch = str(getattr(cfg, "stretch", None))  # bi-attention never stretches
         if self.stretch == "repeat" and self.stretched == 1:
-            raise ValueError(
-                "--stretch repeat: every step puts out all labels of its word, there is nothing to stretch"
-            )
+            logger.warning("--stretch repeat has no effect: every step puts out all labels of its word")
         for number, kind in enumerate(kinds):
             self.register_buffer(f"kind{number}", kind.nonzero().squeeze(1), persistent=False)
         self.embed = SentenceEmbedding(cfg, task)

@@ -35,7 +35,7 @@ class ValidationRatioSchedule(FairseqLRScheduler):
     S18: 1.003, halved, stop after 5 such epochs in a row. T16 ("when the cost of the development set is greater than
     in the previous epoch"): ``--lr-ratio 1.0 --stop-after 0``. The ratio is taken of the first validation subset's
     ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing;
-    one whose validation is NaN, or stays infinite, is no improvement.
+    one whose validation is NaN, or stays infinite, is no improvement, and of NaN nothing is compared with the next.
 
     Raises:
         ValueError: more than one ``--lr``, a ratio not above 0, a shrink factor outside (0, 1], another metric.
@@ -80,7 +80,8 @@ class ValidationRatioSchedule(FairseqLRScheduler):
                 logger.info(f"validation ratio {2.0**gain:.4f}: learning rate {self.lr:g}")
             else:
                 self.poor_epochs = 0
-            self.previous = val_loss
+            if not math.isnan(val_loss):
+                self.previous = val_loss
         return self.step_update(0)
 
     def step_update(self, num_updates):

@@ -3,9 +3,10 @@
 import contextlib
 import itertools
 import os
+import stat
 import sys
 from collections import deque
-from typing import Callable, Deque, Dict, Iterator, List, Set, Tuple
+from typing import Callable, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from fairseq import utils
 
@@ -55,18 +56,18 @@ class Waiting:
 
 
 #: device and number of the files that fairseq-interactive has read from
-read_from: Set[Tuple[int, int]] = set()
+read_from: Set[Optional[Tuple[int, int]]] = set()
 
 
-def identity(file) -> Tuple[int, int]:
-    """Device and number of a file, of its path or its descriptor."""
+def identity(file) -> Optional[Tuple[int, int]]:
+    """Device and number of a file, of its path or its descriptor; ``None`` for a terminal or a pipe."""
     found = os.stat(file)
-    return found.st_dev, found.st_ino
+    return (found.st_dev, found.st_ino) if stat.S_ISREG(found.st_mode) else None
 
 
 def check_not_read(path: str) -> None:
     """``ValueError`` where what is appended to a file would be read from it again."""
-    if os.path.exists(path) and identity(path) in read_from:
+    if os.path.exists(path) and identity(path) in read_from - {None}:
         raise ValueError(f"--conllu-output {path} is the file that is read")
 
 

@@ -91,6 +91,7 @@ class ConlluTask(FairseqTask):
         if cfg.conllu_output and os.path.isdir(cfg.conllu_output):
             raise ValueError(f"--conllu-output {cfg.conllu_output} is a folder")
         self.bin = DataBin(utils.split_paths(cfg.data)[0])
+        self.check_output(cfg.conllu_output or "", "train", "valid", "test")
         self._source, self._target = Dictionary(), LabelDictionary()
         self._target.scorer = Scores(self)
         self.apply({name: default if self.given[name] is None else self.given[name]
@@ -253,9 +254,7 @@ class ConlluTask(FairseqTask):
         if task_cfg is not None:
             self.totals.clear()
             path = self.cfg.conllu_output or f"{split}.predicted.conllu"
-            for name in {"train", "valid", "test", split}:
-                if os.path.realpath(path) == os.path.realpath(self.bin.conllu(name)):
-                    raise ValueError(f"--conllu-output {path} is a file of the data folder")
+            self.check_output(path, split)
             self.output = PredictedFile(self.bin.conllu(split), path, len(source))
 
     def make_dataset(self, columns, characters, labels, upos, shuffle=False) -> ConlluDataset:
@@ -264,6 +263,11 @@ class ConlluTask(FairseqTask):
             end=self._target.eos(), with_end=self.model is not None and self.model.predicts_end,
             labels_per_word=self.labels_per_word, fixed_length=self.fixed_length, shuffle=shuffle,
         )  # fmt: skip
+
+    def check_output(self, path: str, *splits: str) -> None:
+        """``ValueError`` where predictions would be written over, or behind, the data."""
+        if path and os.path.realpath(path) in (os.path.realpath(self.bin.conllu(split)) for split in splits):
+            raise ValueError(f"--conllu-output {path} is a file of the data folder")
 
     def check_lengths(self, dataset: ConlluDataset, split: str) -> None:
         """Say what ``--fixed-length`` cuts off; refuse what the labels cannot express."""

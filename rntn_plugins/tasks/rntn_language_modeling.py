@@ -205,8 +205,8 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
         """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold."""
-        for number, tokens in enumerate(src_tokens, 1):
-            check_symbols(tokens.numpy(), f"prompt {number}", self.dictionary)
+        for tokens in src_tokens:
+            check_symbols(tokens.numpy(), f"prompt {self.dictionary.string(tokens)!r}", self.dictionary)
         return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
 
     def build_generator(self, models, args, *more, **settings):

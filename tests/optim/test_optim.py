@@ -48,7 +48,7 @@ def test_halving_only_when_worse():
 def test_validation_that_is_no_number_is_no_improvement(metric):
     rule, _ = schedule(best_checkpoint_metric=metric, stop_after=0)
     rates = [rule.step(e, value) for e, value in enumerate([8.0, math.nan, 7.0, math.inf, math.inf, 7.0, 6.0], 1)]
-    assert rates == [1.0, 0.5, 0.25, 0.125, 0.0625, 0.0625, 0.0625]
+    assert rates == [1.0, 0.5, 0.5, 0.25, 0.125, 0.125, 0.125]
 
 
 def test_validation_may_fall_by_thousands_of_bits():
