@@ -14,12 +14,12 @@ logger = logging.getLogger(__name__)
 class Dropout(nn.Dropout):
     """torch's; ``--retain-dropout`` of fairseq's commands keeps it in generation (Gal and Ghahramani 2016).
 
-    ``--retain-dropout-modules A,B`` names what it belongs to, its *owner*, usually a class; the log has them.
+    ``--retain-dropout-modules A,B`` names what it belongs to, the class of its *owner*; the log has them.
     """
 
     def __init__(self, p: float, owner: object) -> None:
         super().__init__(p)
-        self.owner = owner if isinstance(owner, str) else type(owner).__name__
+        self.owner = type(owner).__name__
         self.retained = False
 
     def make_generation_fast_(

@@ -34,8 +34,8 @@ class ValidationRatioSchedule(FairseqLRScheduler):
 
     S18: 1.003, halved, stop after 5 such epochs in a row. T16 ("when the cost of the development set is greater than
     in the previous epoch"): ``--lr-ratio 1.0 --stop-after 0``. The ratio is taken of the first validation subset's
-    ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing;
-    one whose validation is NaN, or stays infinite, is no improvement, and of NaN nothing is compared with the next.
+    ``--best-checkpoint-metric`` (loss, bpc or ppl). Epochs without validation change nothing. One whose
+    validation is NaN, or stays infinite, is no improvement; the next is compared with the last that was a number.
 
     Raises:
         ValueError: more than one ``--lr``, a ratio not above 0, a shrink factor outside (0, 1], another metric.

@@ -7,6 +7,14 @@ import torch
 from commands import TASK, TRAIN, USER_DIR, fairseq, last_error
 
 
+@pytest.fixture
+def untrained(data, tmp_path):
+    """Flags that name a model after one update."""
+    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
+            "--disable-validation")  # fmt: skip
+    return "--path", tmp_path / "checkpoint_last.pt", "--cpu"
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -156,10 +164,8 @@ def test_shuffled_blocks_of_sentences_are_refused(data, tmp_path):
 
 
 @pytest.mark.parametrize("flag", ["--constraints", "--print-alignment", "--match-source-len"])
-def test_what_needs_a_source_is_refused(flag, data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
-    output = fairseq("generate", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+def test_what_needs_a_source_is_refused(flag, data, untrained):
+    output = fairseq("generate", data, *USER_DIR, *TASK, *untrained,
                      "--prefix-size", 1, flag, fails=True)  # fmt: skip
     assert f"ValueError: {flag} needs a source sentence: a language model has none" in last_error(output)
 
@@ -169,19 +175,15 @@ def test_what_needs_a_source_is_refused(flag, data, tmp_path):
     (("--diversity-rate", 0.5), "--diversity-rate would also change the scores of the prompt's own words"),
     (("--max-tokens", 2), "--max-tokens 2: a sentence has "),
 ])  # fmt: skip
-def test_what_generation_cannot_do(flags, message, data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
-    output = fairseq("generate", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+def test_what_generation_cannot_do(flags, message, data, untrained):
+    output = fairseq("generate", data, *USER_DIR, *TASK, *untrained,
                      "--prefix-size", 1, *flags, fails=True)  # fmt: skip
     assert f"ValueError: {message}" in last_error(output)
 
 
-def test_prompts_with_symbols_of_no_text(data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
+def test_prompts_with_symbols_of_no_text(data, untrained):
     for prompt in ("<s> w1", "w1 <pad> w2"):
-        output = fairseq("interactive", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+        output = fairseq("interactive", data, *USER_DIR, *TASK, *untrained,
                          stdin=f"{prompt}\n", fails=True)  # fmt: skip
         assert re.search(r"ValueError: prompt '.*w1.*': the text holds '<", last_error(output))
 
@@ -190,25 +192,19 @@ def test_prompts_with_symbols_of_no_text(data, tmp_path):
     (("--max-tokens", 5), "--max-tokens 5: not one block of text fits"),
     (("--batch-size", 0), "--batch-size 0, "),
 ])  # fmt: skip
-def test_limits_of_evaluation(flags, message, data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
-    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+def test_limits_of_evaluation(flags, message, data, untrained):
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, *untrained,
                      "--tokens-per-sample", 6, *flags, fails=True)  # fmt: skip
     assert message in last_error(output)
 
 
-def test_a_shard_that_is_not_there(data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
-    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+def test_a_shard_that_is_not_there(data, untrained):
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, *untrained,
                      "--num-shards", 2, "--shard-id", 3, fails=True)  # fmt: skip
     assert "ValueError: --shard-id 3 must be from 0 to 1 (--num-shards 2)" in last_error(output)
 
 
-def test_context_window_is_refused(data, tmp_path):
-    fairseq("train", data, *TRAIN, "--arch", "gru_lm", "--max-update", 1, "--save-dir", tmp_path,
-            "--disable-validation")  # fmt: skip
-    output = fairseq("eval-lm", data, *USER_DIR, *TASK, "--path", tmp_path / "checkpoint_last.pt", "--cpu",
+def test_context_window_is_refused(data, untrained):
+    output = fairseq("eval-lm", data, *USER_DIR, *TASK, *untrained,
                      "--context-window", 3, "--tokens-per-sample", 10, fails=True)  # fmt: skip
     assert "--context-window has no meaning here" in last_error(output)
