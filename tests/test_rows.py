@@ -15,7 +15,7 @@ from rntn_plugins.models._presets import PRESETS, SENTENCE_PRESETS
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 import reproduction.manifest as manifests  # noqa: E402
-from reproduction import report  # noqa: E402
+from reproduction import nearness, report  # noqa: E402
 from reproduction.claims import agrees  # noqa: E402
 
 MANIFEST = manifests.load()
@@ -441,6 +441,23 @@ def test_a_form_is_a_table(tmp_path):
         file.write_text(f"{head}{line}\n")
         with pytest.raises(manifests.Refused, match=message):
             manifests.load(tmp_path)
+
+
+def test_what_is_far_from_the_paper_says_why():
+    """A whole schedule that misses the paper's number leads to a heading of its recipe."""
+    far = [line for line in nearness.lines(MANIFEST, report.Results()) if not line.near]
+    assert len(far) > 10
+    for line in far:
+        places = {row.why for row in line.rows}
+        assert len(places) == 1 and all(places), line.run.id
+        file, _, heading = places.pop().partition("#")
+        text = (ROOT / "tasks" / line.run.schedule.recipe / file).read_text(encoding="utf-8")
+        assert heading in map(anchor, re.findall(r"^#+ (.*)$", text, re.MULTILINE)), line.run.id
+
+
+def anchor(heading):
+    """How GitHub names a heading in links."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def test_shorter_forms(tmp_path):

@@ -35,6 +35,7 @@ A file describes one recipe::
     run = "gru-860"
     evaluate = ""                                 # flags of this row's scoring alone
     note = ""                                     # shown in a column of the report
+    why = "notes.md#thirty-epochs"                # where the recipe's folder tells why ours is not near; default: none
     aside = "of another reading"                  # why the summary counts it apart; default: it does not
 
     [[figures]]                                   # curves of validations or of training, or points of several runs
@@ -164,6 +165,7 @@ class Row:
     run: str
     evaluate: Tuple[str, ...] = ()
     note: str = ""
+    why: str = ""
     aside: str = ""
 
 
@@ -300,7 +302,7 @@ def add(manifest: Manifest, file: Path) -> None:
         manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
         complete(entry, "paper", "table", "row", "column", "run")
-        optional = ("evaluate", "note", "aside")
+        optional = ("evaluate", "note", "why", "aside")
         texts(entry, "paper", "table", "row", "column", "run", *optional)
         known(entry, "paper", "table", "row", "column", "published", "run", *optional)
         above_zero(entry, "published")

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from benchmarking.charts import MATPLOTLIB_MISSING
 from outputs import whole
-from reproduction import figures, tables
+from reproduction import figures, nearness, tables
 from reproduction.claims import Judged, judge
 from reproduction.manifest import ROOT, Manifest, Row
 from reproduction.results import Results
@@ -119,7 +119,8 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     marked = any(each.lacking(manifest.runs[each.run]) for each in results.all)
     rounded = any(each.precision for each in results.all)
     head = "\n".join([HEAD, *[DAGGER] * marked, *[DOUBLE_DAGGER] * rounded])
-    parts = [head, machines(results), *headlines(manifest, judged), "## Summary", summary(manifest, results, judged)]
+    parts = [head, machines(results), *headlines(manifest, judged), *nearness.section(manifest, results, order, base)]
+    parts += ["## Summary", summary(manifest, results, judged)]
     for paper in order:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
         parts += paper_tables(manifest, results, paper, base) + paper_figures(manifest, results, paper)

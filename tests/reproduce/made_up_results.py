@@ -198,8 +198,19 @@ def partial(**more):
 
 
 def line(page, *words):
-    """The cells of the one line of a table that has all the words."""
-    found = [each for each in page.splitlines() if each.startswith("| ") and all(word in each for word in words)]
+    """The cells of the one line of a table that has all the words, but for the table of whole schedules."""
+    before, _, rest = page.partition("## Whole schedules")
+    return line_of(before + rest[rest.find("\n## ") :], *words)
+
+
+def beside(page, *words):
+    """The same of the table of whole schedules."""
+    rest = page.partition("## Whole schedules")[2]
+    return line_of(rest[: rest.find("\n## ")], *words)
+
+
+def line_of(text, *words):
+    found = [each for each in text.splitlines() if each.startswith("| ") and all(word in each for word in words)]
     assert len(found) == 1, found
     return [cell.strip() for cell in found[0].strip("|").split(" | ")]
 

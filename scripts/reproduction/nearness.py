@@ -1,0 +1,131 @@
+"""How near models come that were trained by a paper's own schedule to the numbers that it prints: in RESULTS.md.
+
+Rows of one number stand together: the same model in several tables of a paper is one line, other readings of what a
+paper leaves open are lines of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+
+from reproduction import tables
+from reproduction.manifest import METRICS, ROOT, Manifest, Row, Run
+from reproduction.results import Measured, Results
+
+#: how much worse than the paper's number is near to it, as a share of it
+NEAR = 0.02
+WITHIN = f"within {100 * NEAR:g} %"
+TEXT = f"""Every number that a paper prints of a model of ours that was trained by the paper's schedule, to its end or
+(*partial*) not, and whether ours is {WITHIN} of it or better. *Apart* is the difference as a share of the paper's
+number. What a paper leaves open may be read in several ways, each of which has a line. *Why* leads to what was found
+where ours is farther off. Numbers of shorter trainings alone, as are all of E18's, are in the tables below."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A number of a paper and ours for it, by one reading; *rows* of several tables."""
+
+    rows: Tuple[Row, ...]
+    run: Run
+    found: Measured
+
+    @property
+    def apart(self) -> float:
+        """Ours less the paper's, as a share of the paper's; infinite where ours diverged."""
+        published = self.rows[0].published
+        return (self.found.mean - published) / published
+
+    @property
+    def near(self) -> bool:
+        worse = self.apart if METRICS[self.run.schedule.metric][1] else -self.apart
+        return worse <= NEAR
+
+    @property
+    def number(self) -> Tuple:
+        """What the paper prints, whatever the reading."""
+        return self.rows[0].paper, self.run.arch, self.rows[0].published
+
+
+def lines(manifest: Manifest, results: Results) -> List[Line]:
+    """All that was trained by the paper's schedule and has a number there, in the manifest's order; nothing of what is
+    counted, which needs no training, or timed."""
+    found: Dict[Tuple, List[Row]] = {}
+    for row in manifest.rows:
+        if row.published is not None and not manifest.runs[row.run].untrained:
+            found.setdefault((row.paper, row.run, row.evaluate, row.published), []).append(row)
+    trained = ((rows, results.shown(run, evaluate, "paper")) for (_, run, evaluate, _), rows in found.items())
+    return [Line(tuple(rows), manifest.runs[rows[0].run], each) for rows, each in trained if each is not None]
+
+
+def section(manifest: Manifest, results: Results, order: Sequence[str], base: Path) -> Iterator[str]:
+    """Heading, text, table and count; nothing where nothing was trained so.
+
+    Args:
+        order: of the papers.
+        base: the folder that links start from.
+    """
+    found = sorted(lines(manifest, results), key=lambda line: order.index(line.rows[0].paper))
+    if found:
+        yield "## Whole schedules beside the papers' numbers"
+        yield TEXT
+        yield table(manifest, found, base)
+        yield count(found)
+
+
+def table(manifest: Manifest, found: Sequence[Line], base: Path) -> str:
+    head = ["paper", "table", "row", "the paper's", "ours", "apart", "trained", f"{WITHIN} or better", "why"]
+    return tables.markdown(head, [cells(manifest, line, base) for line in found])
+
+
+def cells(manifest: Manifest, line: Line, base: Path) -> List[str]:
+    row, metric = line.rows[0], line.run.schedule.metric
+    alike = [each for each in manifest.rows if (each.paper, each.table) == (row.paper, row.table)]
+    theirs = tables.table_decimals(manifest, row, alike)
+    decimals = max(theirs, tables.claim_decimals(line.found))
+    apart = f"{100 * line.apart:+.1f} %" if math.isfinite(line.apart) else ""
+    names = list(dict.fromkeys(each.table.removeprefix("Table ") for each in line.rows))
+    return [
+        row.paper, ", ".join(names), named(row, line.run, metric), tables.number(row.published, theirs),
+        tables.ours(line.found, decimals), apart, tables.scored(line.found) + tables.marked(manifest, line.found),
+        "yes" if line.near else "no", why(line, base),
+    ]  # fmt: skip
+
+
+def named(row: Row, run: Run, metric: str) -> str:
+    """The row's name, its column where that says more than the metric, and how it is scored if not plainly."""
+    column = row.column.removesuffix(METRICS[metric][0]).removesuffix(", ")
+    flags = f"scored with {tables.code(row.evaluate)}" if row.evaluate else ""
+    return ", ".join(filter(None, [row.row, column, flags]))
+
+
+def why(line: Line, base: Path) -> str:
+    """A link to what was looked into."""
+    places = dict.fromkeys(row.why for row in line.rows if row.why)
+    recipe = ROOT / "tasks" / line.run.schedule.recipe
+    return ", ".join(f"[why]({tables.relative(recipe / place, base)})" for place in places)
+
+
+def count(found: Sequence[Line]) -> str:
+    """How many numbers are met: by a training that came to its end, by one that did not, by none."""
+    numbers: Dict[Tuple, List[Line]] = {}
+    for line in found:
+        numbers.setdefault(line.number, []).append(line)
+    sorts = [sort(lines) for lines in numbers.values()]
+    whole, partly, missed, open_ = (sorts.count(what) for what in ("whole", "partly", "missed", "open"))
+    said = [
+        f"{whole} are met {WITHIN} or better by a training to its end",
+        f"{partly} by one that was stopped before" * bool(partly),
+        f"{missed} by none",
+        f"{open_} not yet, by trainings that were stopped before their ends" * bool(open_),
+    ]
+    return f"Of {len(numbers)} numbers {', '.join(filter(None, said))}."
+
+
+def sort(lines: Sequence[Line]) -> Optional[str]:
+    """What of all readings of a number is true: ``whole``, ``partly``, ``missed`` or ``open``."""
+    if any(line.near for line in lines):
+        return "whole" if any(line.near and line.found.complete for line in lines) else "partly"
+    return "missed" if any(line.found.complete for line in lines) else "open"
