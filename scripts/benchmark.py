@@ -43,6 +43,7 @@ import datetime
 import importlib.metadata
 import json
 import logging
+import math
 import os
 import platform
 import re
@@ -62,6 +63,8 @@ from benchmarking.measure import last_line, measure_here  # noqa: E402
 from benchmarking.plans import PLANS  # noqa: E402
 
 SCHEMA = 1
+#: what --recurrence may be: those of the cells, and a loop that only layers have
+KNOWN = ("auto", "naive", "fused", "triton", "gather")
 
 
 def write_corpus(folder: Path, vocabulary: int, tokens: int) -> str:
@@ -196,8 +199,8 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--repeats", type=int, metavar="N", help="samples in one turn (default: 5)")
     parser.add_argument("--batch", type=int, metavar="B", help="rows of a batch (default: 20)")
     parser.add_argument("--steps", type=int, metavar="T", help="steps of a sequence (default: 35)")
-    parser.add_argument("--updates", type=int, default=40, metavar="N",
-                        help="training updates in one turn, a quarter is warm-up (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--updates", type=int, metavar="N",
+                        help="updates, bars: training updates in a turn, a quarter is warm-up (default: 40)")  # fmt: skip
     parser.add_argument("--data", metavar="FOLDER", help="updates: a binarised text (default: one is made up)")
     parser.add_argument("--sample-break-mode", choices=("none", "eos"),
                         help="updates: as fairseq-train's (default: none)")  # fmt: skip
@@ -217,16 +220,24 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--timeout", type=float, default=1800, metavar="SECONDS",
                         help="longest turn of a contender (default: %(default)s)")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="tiny sizes, two rounds: to see that everything runs")
-    parser.add_argument("--output", default="results/benchmarks", metavar="DIR", help="default: %(default)s")
+    parser.add_argument("--output", metavar="DIR",
+                        help="default: results/benchmarks; with --quick runs/benchmarks")  # fmt: skip
     args = parser.parse_args(arguments)
+    args.output = args.output or ("runs/benchmarks" if args.quick else "results/benchmarks")
+    given_steps = args.steps is not None
     defaults = {"rounds": (5, 2), "repeats": (5, 2), "batch": (20, 3), "steps": (35, 4),
                 "threads": (len(os.sched_getaffinity(0)), 1)}  # fmt: skip
     for name, (usual, quick) in defaults.items():
         if getattr(args, name) is None:
             setattr(args, name, quick if args.quick else usual)
+    if args.updates is not None and (args.quick or args.what not in ("updates", "bars")):
+        raise ValueError("--updates is for the commands updates and bars, without --quick, which has its own")
+    args.updates = 40 if args.updates is None else args.updates
     for name in (*defaults, "updates", "timeout"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} {getattr(args, name)} must be at least 1")
+        if not 1 <= getattr(args, name) < math.inf:
+            raise ValueError(f"--{name} {getattr(args, name)} must be at least 1 and finite")
+    if args.what == "generation" and given_steps:
+        raise ValueError("--steps is not for the command generation, which has lengths of its own")
     if args.cells and args.what == "bars":
         raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
     for name, given in (
@@ -240,6 +251,10 @@ def parse(arguments: Optional[List[str]]):
     if args.recurrence and args.what in ("bars", "generation"):
         raise ValueError(f"--recurrence is not for the command {args.what}, which compares given ones")
     args.recurrence = args.recurrence or ["naive", "auto"]
+    known = KNOWN if args.what == "cells" else [name for name in KNOWN if name != "gather"]
+    for name in args.recurrence:
+        if name not in known:
+            raise ValueError(f"--recurrence {name} is none of {', '.join(known)}")
     if args.data and not (Path(args.data) / "train.idx").is_file():
         raise ValueError(f"--data {args.data}: no binarised text, whose train.idx would be there")
     return args

@@ -39,7 +39,10 @@ def main() -> int:
     from rntn_plugins.registry import get_cell
 
     if args.user_dir:
-        utils.import_user_module(args)
+        try:
+            utils.import_user_module(args)
+        except (ImportError, OSError, ValueError) as error:
+            parser.error(f"--user-dir {args.user_dir}: {' '.join(str(error).split())}")
     ours = {name: model.cell for name, model in MODEL_REGISTRY.items() if getattr(model, "cell", None)}
     others = others_of_ours()
     if args.name is None:

@@ -75,6 +75,9 @@ def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: i
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     dataset, found, count = task.dataset(subset), [], 0
+    longest = len(dataset) if isinstance(dataset, Corpus) else int(max(dataset.sizes))
+    if lags > longest:
+        raise ValueError(f"--lags {lags}: no text of {subset!r} has more than {longest:,} tokens")
     if isinstance(dataset, Corpus):
         rows = max(1, min(STREAMS, len(dataset) // (4 * (lags + 1))))  # streams much longer than the lags
         plan = make_plan(dataset, task.args.sample_break_mode, rows, task.args.tokens_per_sample)

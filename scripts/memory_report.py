@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 SHARES = (0.5, 0.1, 0.01)
-FEW = 10  # the median of fewer positions is left out of picture and summary
+FEW = 10  # the median of fewer positions, or of less than half of them, is left out of picture and summary
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
@@ -46,7 +46,7 @@ def describe(analysis) -> dict:
     """The JSON of one model."""
     output, layers = with_relative(analysis.output), []
     positions = (~analysis.output.isnan()).sum(1)
-    reach = int((positions >= min(FEW, int(positions[0]))).sum())
+    reach = int((positions >= min(FEW, max(1, int(positions[0]) // 2))).sum())
     for layer in analysis.layers:
         scale = None if layer.scale is None else layer.scale.double().cpu()
         layers.append({
@@ -69,8 +69,10 @@ def summary(entry: dict) -> str:
     if not now:  # not known: infinite, or no number
         why = "half of the tokens or more do not move the output" if now == 0 else "the model has diverged"
         return f"{who}: no influence to compare with, as at lag 0 {why}"
+    reach = entry["reach"] - 1
     lags = [
-        f"{float(share):.0%} at {'no lag' if lag is None else f'lag {lag}'}" for share, lag in entry["falls_to"].items()
+        f"{float(share):.0%} at {f'no lag up to {reach}' if lag is None else f'lag {lag}'}"
+        for share, lag in entry["falls_to"].items()
     ]
     return f"{who}: a token's influence falls below {', '.join(lags)}"
 

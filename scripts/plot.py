@@ -10,12 +10,16 @@ Needs matplotlib: ``pip install 'rntn-plugins[plots]'``.
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
 from typing import List, Tuple
 
 from outputs import check_picture, told_apart
+
+#: ends of the names of metrics that are better the higher
+HIGHER = ("accuracy", "las", "uas", "bleu")
 
 
 def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
@@ -41,9 +45,15 @@ def validations(text: str, subset: str, metric: str) -> List[Tuple[int, float]]:
         if updates is not None and value is not None:
             try:
                 found[int(updates)] = float(value)
-            except (TypeError, ValueError):
+            except (OverflowError, TypeError, ValueError):
                 raise ValueError(f"line {number}: num_updates {updates!r}, {metric} {value!r}: no numbers") from None
     return sorted(found.items())
+
+
+def best(metric: str, points: List[Tuple[int, float]]) -> float:
+    """The highest of what is better the higher, else the lowest; NaN alone is worse than any number."""
+    found = [value for _, value in points if not math.isnan(value)] or [math.nan]
+    return max(found) if metric.endswith(HIGHER) else min(found)
 
 
 def names_of(logs: List[str]) -> List[str]:
@@ -84,7 +94,7 @@ def main(arguments=None) -> int:
         if not points:
             parser.error(f"{name}: no validation on {args.subset!r} with {args.metric!r} in this log")
         axes.plot(*zip(*points), marker="o", markersize=3, label=label)
-        print(f"{name}: {len(points)} validations, best {args.metric} {min(value for _, value in points):g}")
+        print(f"{name}: {len(points)} validations, best {args.metric} {best(args.metric, points):g}")
     axes.set(xlabel="updates", ylabel=f"{args.subset} {args.metric}")
     axes.grid(alpha=0.3)
     axes.legend()

@@ -322,30 +322,33 @@ def share(number: int, total: int) -> str:
     return f"{number:,} ({100 * number / total:.2f} %)"
 
 
-def show(statistics: dict) -> None:
+def table(statistics: dict) -> str:
     columns = ("lemma", "form", "char")
-    print(f"{'split':<6}{'sentences':>10}{'words':>11}{'skipped':>9}{'longest':>9}", end="")
-    print("".join(f"{'unknown ' + column:>17}" for column in columns))
+    head = f"{'split':<6}{'sentences':>10}{'words':>11}{'skipped':>9}{'longest':>9}"
+    lines = [head + "".join(f"{'unknown ' + column:>17}" for column in columns)]
     for split in SPLITS:
         row = statistics[split]
         words, symbols = row["words"], row["symbols"]
         totals = {**symbols, "char": symbols["char"] - words}  # without the ends of words
-        print(f"{split:<6}{row['sentences']:>10,}{words:>11,}{row['skipped']:>9,}{row['longest']:>9,}", end="")
-        print("".join(f"{share(row['unknown'][column], totals[column]):>17}" for column in columns))
+        numbers = f"{split:<6}{row['sentences']:>10,}{words:>11,}{row['skipped']:>9,}{row['longest']:>9,}"
+        lines.append(numbers + "".join(f"{share(row['unknown'][column], totals[column]):>17}" for column in columns))
     for split in SPLITS:
         row = statistics[split]
         if not row["parsed"]:
-            print(f"{split}: no heads" + (", so no columns of heads: for tagging only" if split == "train" else ""))
+            more = ", so no columns of heads: for tagging only" if split == "train" else ""
+            lines.append(f"{split}: no heads{more}")
         if row["unseen"]:
             labels = ", ".join(f"{column} {share(n, row['words'])}" for column, n in row["unseen"].items())
-            print(f"{split}: labels that training lacks: {labels}")
+            lines.append(f"{split}: labels that training lacks: {labels}")
     sizes = ", ".join(f"{column} {size:,}" for column, size in statistics["dictionaries"].items())
-    print(f"dictionaries, each with <s>, <pad>, </s> and <unk>: {sizes}")
+    lines.append(f"dictionaries, each with <s>, <pad>, </s> and <unk>: {sizes}")
     found = statistics["vectors"]
     if found:
         words = share(found["words"], statistics["dictionaries"][found["column"]] - 4)
         tokens = ", ".join(f"{split} {share(n, statistics[split]['words'])}" for split, n in found["tokens"].items())
-        print(f"{found['column']} vectors of {found['dimension']} values: {words} of the dictionary; tokens: {tokens}")
+        of = f"{found['column']} vectors of {found['dimension']} values"
+        lines.append(f"{of}: {words} of the dictionary; tokens: {tokens}")
+    return "\n".join(lines)
 
 
 def reusable(dest: Path, record: dict, named: Dict[str, str]) -> Optional[dict]:
@@ -363,7 +366,7 @@ def reusable(dest: Path, record: dict, named: Dict[str, str]) -> Optional[dict]:
         if present:
             raise Refused(f"{dest} has {present[0]} but no {RECORD}: not finished, or not ours; {advice}") from None
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Refused(f"{dest / RECORD} is damaged; {advice}") from None
     for name, wanted in record["options"].items():
         was = options.get(name)
@@ -376,6 +379,10 @@ def reusable(dest: Path, record: dict, named: Dict[str, str]) -> Optional[dict]:
         if not (dest / name).is_file() or (dest / name).stat().st_size != size:
             print(f"{dest}: {name} is missing or was changed; making everything anew")
             return None
+    try:
+        table(statistics)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise Refused(f"{dest / RECORD} is damaged; {advice}") from None
     return statistics
 
 
@@ -444,7 +451,7 @@ def prepare(args: argparse.Namespace) -> None:
     else:
         statistics = binarise(dest, record, read_splits(args, paths), args)
         print(f"wrote {dest}")
-    show(statistics)
+    print(table(statistics))
 
 
 def main(arguments: Optional[List[str]] = None) -> int:

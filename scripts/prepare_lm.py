@@ -232,16 +232,17 @@ def measure(folder: Path, lines: Dict[str, List[str]]) -> dict:
     return statistics
 
 
-def show(statistics: dict) -> None:
-    print(f"{'split':<6}{'sentences':>11}{'tokens':>13}{'types':>9}{'<unk>':>11}   (tokens and types with </s>)")
+def table(statistics: dict) -> str:
+    lines = [f"{'split':<6}{'sentences':>11}{'tokens':>13}{'types':>9}{'<unk>':>11}   (tokens and types with </s>)"]
     for split in SPLITS:
         row = statistics[split]
         share = f"{100 * row['unknown'] / row['tokens']:.2f} %"
         numbers = f"{row['sentences']:>11,}{row['tokens']:>13,}{row['types']:>9,}{row['unknown']:>11,}"
-        print(f"{split:<6}{numbers}   {share}")
-    print(f"dictionary: {statistics['dictionary']:,} symbols, with <s>, <pad>, </s> and <unk>")
+        lines.append(f"{split:<6}{numbers}   {share}")
+    lines.append(f"dictionary: {statistics['dictionary']:,} symbols, with <s>, <pad>, </s> and <unk>")
     if not statistics["train"]["unknown"] and (statistics["valid"]["unknown"] or statistics["test"]["unknown"]):
-        print("note: <unk> does not occur in training, so no model can learn how likely it is")
+        lines.append("note: <unk> does not occur in training, so no model can learn how likely it is")
+    return "\n".join(lines)
 
 
 def binarise(dest: Path, record: dict, lines: Dict[str, List[str]], workers: int) -> dict:
@@ -296,7 +297,7 @@ def reusable(dest: Path, record: dict, sources: Dict[str, Source]) -> Optional[d
         if present:
             raise Refused(f"{dest} has {present[0]} but no {RECORD}: not finished, or not ours; {advice}") from None
         return None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Refused(f"{dest / RECORD} is damaged; {advice}") from None
     for name in record["options"]:
         was, wanted = options.get(name), record["options"][name]
@@ -309,6 +310,10 @@ def reusable(dest: Path, record: dict, sources: Dict[str, Source]) -> Optional[d
         if not (dest / name).is_file() or (dest / name).stat().st_size != files.get(name):
             print(f"{dest}: {name} is missing or was changed; making everything anew")
             return None
+    try:
+        table(statistics)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        raise Refused(f"{dest / RECORD} is damaged; {advice}") from None
     return statistics
 
 
@@ -408,7 +413,7 @@ def prepare(args: argparse.Namespace) -> None:
         dest.mkdir(parents=True, exist_ok=True)
         statistics = binarise(dest, record, symbols_of(args, sources), args.workers)
         print(f"wrote {dest}")
-    show(statistics)
+    print(table(statistics))
 
 
 def run(name: str, work: Callable, args, output: str) -> int:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from rntn_plugins import build_cell, cell_names
 from rntn_plugins.cells.base import Vocabulary
-from rntn_plugins.layers.recurrent import Recurrent
+from rntn_plugins.layers.recurrent import RECURRENCES, Recurrent
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import benchmark  # noqa: E402
@@ -527,6 +527,16 @@ def test_interrupted(pretend, monkeypatch, capsys, number):
     assert "interrupted: not all rounds were run" in capsys.readouterr().out
 
 
+def test_recurrences_are_those_of_the_cells():
+    assert set(benchmark.KNOWN) == {*RECURRENCES, "gather"}
+
+
+def test_quick_results_do_not_take_the_place_of_measured_ones():
+    assert arguments("cells").output == "results/benchmarks"
+    assert arguments("cells", "--quick").output == "runs/benchmarks"
+    assert arguments("cells", "--quick", "--output", "x").output == "x"
+
+
 def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
     pretend("cells", "--quick")
     table = capsys.readouterr().out.partition("\nwrote")[0]
@@ -552,6 +562,12 @@ def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
         (["bars", "--sample-break-mode", "eos"], "--sample-break-mode is for the command updates"),
         (["updates", "--data", "nowhere"], "--data nowhere: no binarised text"),
         (["cells", "--rounds", "0"], "--rounds 0 must be at least 1"),
+        (["cells", "--timeout", "nan"], "--timeout nan must be at least 1 and finite"),
+        (["cells", "--recurrence", "naive", "fusde"], "--recurrence fusde is none of auto, naive, fused, triton, gath"),
+        (["updates", "--recurrence", "gather"], "--recurrence gather is none of auto, naive, fused, triton"),
+        (["updates", "--quick", "--updates", "50"], "--updates is for the commands updates and bars, without --quick"),
+        (["cells", "--updates", "3"], "--updates is for the commands updates and bars"),
+        (["generation", "--steps", "3"], "--steps is not for the command generation"),
         (["updates", "--cells", "basic_gru"], "updates: no language model among --cells basic_gru"),
         (["generation", "--cells", "basic_gru"], "generation: no language model among --cells basic_gru"),
     ],

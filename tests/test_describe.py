@@ -34,6 +34,12 @@ def test_of_a_user():
     assert "Minimal gated unit" in describe("--user-dir", "user_dir", "mgu_lm")
 
 
+def test_folders_of_users_that_cannot_be_read():
+    for folder in ("nowhere", "README.md"):
+        said = describe("--user-dir", folder, code=2)
+        assert f"describe: error: --user-dir {folder}: " in said and "Traceback" not in said
+
+
 def test_choices():
     text = " ".join(describe("dbrnn_lstm").split())
     assert "one of pad, repeat (default: pad)" in text and "one of convolution, lstm (default: convolution)" in text

@@ -284,7 +284,7 @@ def test_checkpoints_of_another_dictionary_or_order_are_refused():
         kind.build_model(type("Config", (), {"order": 4}), StubTask(WORDS[::-1], fillers=3)).load_state_dict(state)
     with pytest.raises(ValueError, match="--order 3, but the counts of the checkpoint are of order 4"):
         kind.build_model(type("Config", (), {"order": 3}), SYMBOLS).load_state_dict(state)
-    with pytest.raises(ValueError, match="--order 0 must be at least 1"):
+    with pytest.raises(ValueError, match="--order 0 must be in"):
         kind.build_model(type("Config", (), {"order": 0}), SYMBOLS)
 
 
@@ -388,7 +388,8 @@ def test_a_full_disk(folder, tmp_path, capsys, monkeypatch):
 def test_errors_of_the_script(folder, tmp_path, capsys):
     out = ("--output", tmp_path / "out.pt")
     assert "to estimate the discounts of" in refused(capsys, folder, *out)
-    assert "--order 0 must be at least 1" in refused(capsys, folder, *out, "--order", 0)
+    assert "--order 0 must be in [1, 101)" in refused(capsys, folder, *out, "--order", 0)
+    assert "--order 10000000 must be in [1, 101)" in refused(capsys, folder, *out, "--order", 10**7)
     assert "no dict.txt here" in refused(capsys, tmp_path, *out)
     assert f"there is no folder {tmp_path / 'no'}" in refused(capsys, folder, "--output", tmp_path / "no" / "out.pt")
     data = tmp_path / "data"

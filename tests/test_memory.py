@@ -418,6 +418,10 @@ def test_numbers_that_are_not_known():
     found = report.describe(memory.Analysis(torch.cat([norms, norms, norms, norms], dim=1), (layer,)))
     assert found["positions"] == [12, 12, 4, 0] and found["reach"] == 2, "four positions are too few to draw"
     assert found["falls_to"] == {"0.5": 1, "0.1": None, "0.01": None}
+    few = report.describe(memory.Analysis(norms[:, [0, 0, 0, 0, 2]], (layer,)))  # of five positions
+    assert few["positions"] == [5, 5, 4, 0] and few["reach"] == 3 and few["falls_to"]["0.01"] is None
+    assert "influence falls below 50% at" in report.summary({"name": "few", **few})
+    assert report.summary({"name": "few", **few}).endswith("1% at no lag up to 2")
     assert script.names_of(["a/lstm/best.pt", "a/gru/best.pt"]) == ["lstm", "gru"]
     assert script.names_of(["a/lstm/best.pt", "a/lstm/last.pt"]) == ["lstm/best", "lstm/last"]
     assert script.names_of(["a/lstm/best.pt", "b/lstm/best.pt"]) == ["a/lstm/best.pt", "b/lstm/best.pt"]
@@ -453,6 +457,7 @@ def test_errors(trained, tmp_path, capsys):
     assert "Dataset not found: dev" in refused(capsys, data, checkpoint, "--subset", "dev")
     assert "Dataset not found: dev" in refused(capsys, sentences, tagger, "--subset", "dev")
     assert "--lags 0 must be at least 1" in refused(capsys, data, checkpoint, "--lags", 0)
+    assert "--lags 1000000000: no text of 'valid' has more than " in refused(capsys, data, checkpoint, "--lags", 10**9)
     assert f"--json {tmp_path} is a folder" in refused(capsys, data, checkpoint, "--json", tmp_path)
     same = ("--json", tmp_path / "m.svg", "--out", tmp_path / "x" / ".." / "m.svg")
     (tmp_path / "x").mkdir()

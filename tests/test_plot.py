@@ -41,18 +41,38 @@ def test_pictures(ending, start, tmp_path, capsys):
     assert "best ppl 120.5" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "metric, values, best",
+    [
+        ("label_accuracy", (50.0, 90.0, 80.0), "best label_accuracy 90"),
+        ("las", (50.0, 90.0), "best las 90"),
+        ("ppl", ("nan", 90.0, 95.0), "best ppl 90"),
+        ("ppl", ("nan",), "best ppl nan"),
+    ],
+)
+def test_best(metric, values, best, tmp_path, capsys):
+    line = "x | INFO | valid | epoch 001 | valid on 'valid' subset | {} {} | num_updates {}\n"
+    log = tmp_path / "x.log"
+    log.write_text("".join(line.format(metric, value, place) for place, value in enumerate(values, 1)))
+    plot.main([str(log), "--metric", metric, "--out", str(tmp_path / "x.png")])
+    assert capsys.readouterr().out.splitlines()[0].endswith(best)
+
+
 def test_errors(tmp_path, capsys):
     log = tmp_path / "x.log"
     log.write_text(SIMPLE)
     bad, garbled = tmp_path / "bad.log", tmp_path / "garbled.log"
     bad.write_text("x | valid | epoch 001 | ppl abc | num_updates 5\n")
     garbled.write_text("x | valid | {oops}\n")
+    endless = tmp_path / "endless.log"
+    endless.write_text('x | valid | {"valid_num_updates": Infinity, "valid_ppl": 3}\n')
     for arguments, message in (
         ([str(tmp_path / "no.log")], "No such file"),
         ([str(log), "--metric", "uas"], "no validation on 'valid' with 'uas' in this log"),
         ([str(log), "--out", "curves.xyz"], "--out curves.xyz must end with one of .png, .svg, .pdf"),
         ([str(log), "--out", str(tmp_path / "no" / "x.png")], "there is no folder"),
         ([str(bad)], "bad.log: line 1: num_updates '5', ppl 'abc': no numbers"),
+        ([str(endless)], "endless.log: line 1: num_updates inf, ppl 3: no numbers"),
         ([str(garbled)], "garbled.log: line 1: a validation that is no JSON"),
     ):
         with pytest.raises(SystemExit):

@@ -2,6 +2,7 @@
 
 import gzip
 import importlib.util
+import json
 import lzma
 import os
 import subprocess
@@ -349,7 +350,7 @@ def test_complete_results_are_reused(made, capsys, monkeypatch):
 
 def test_damaged_and_forced_results_are_made_anew(made, capsys, monkeypatch):
     folder, calls = made[0], []
-    monkeypatch.setattr(prepare_conllu, "show", lambda statistics: None)
+    monkeypatch.setattr(prepare_conllu, "table", lambda statistics: "")
     monkeypatch.setattr(prepare_conllu, "binarise", lambda *arguments: calls.append(1))
     again = ("--folder", folder / "source", "--dest", folder / "made/here")
     assert run(*again, "--force") == 0 and len(calls) == 1
@@ -361,6 +362,21 @@ def test_damaged_and_forced_results_are_made_anew(made, capsys, monkeypatch):
         assert "upos/valid.bin is missing or was changed" in capsys.readouterr().out
     finally:
         file.write_bytes(content)
+
+
+@pytest.mark.parametrize("statistics", [{}, {"train": None}, {"dictionaries": 3}])
+def test_damaged_records_of_finished_folders(made, capsys, statistics):
+    folder = made[0]
+    record = folder / "made/here/prepare_conllu.json"
+    content = record.read_text()
+    try:
+        known = json.loads(content)
+        known["statistics"] = {**known["statistics"], **statistics} if statistics else {}
+        record.write_text(json.dumps(known))
+        again = ("--folder", folder / "source", "--dest", folder / "made/here")
+        assert "prepare_conllu.json is damaged; choose another --dest" in refused(capsys, *again)
+    finally:
+        record.write_text(content)
 
 
 def test_unfinished_or_foreign_folders_are_not_trusted(tmp_path, capsys):

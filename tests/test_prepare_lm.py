@@ -1,6 +1,7 @@
 """scripts/prepare_lm.py: counts, conventions, reuse and every error, on small files."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -152,6 +153,21 @@ def test_damaged_and_forced_results_are_made_anew(words, capsys, rebuilt):
         file.write_bytes(content)
 
 
+@pytest.mark.parametrize("statistics", [{}, {"train": None}, {"train": {"tokens": 0, "unknown": 0}}])
+def test_damaged_records_of_finished_folders(words, capsys, statistics):
+    folder, _ = words
+    record = folder / "made/here/prepare_lm.json"
+    content = record.read_text()
+    try:
+        known = json.loads(content)
+        known["statistics"] = {**known["statistics"], **statistics} if statistics else {}
+        record.write_text(json.dumps(known))
+        again = ("--ptb", folder / "source", "--dest", folder / "made/here")
+        assert "prepare_lm.json is damaged; choose another --dest" in refused(capsys, *again)
+    finally:
+        record.write_text(content)
+
+
 def test_unfinished_or_foreign_folders_are_not_trusted(capsys, tmp_path, rebuilt):
     source, dest = write_ptb(tmp_path / "source"), tmp_path / "dest"
     dest.mkdir()
@@ -163,6 +179,8 @@ def test_unfinished_or_foreign_folders_are_not_trusted(capsys, tmp_path, rebuilt
     (dest / "prepare_lm.json").write_text("{")
     assert "prepare_lm.json is damaged" in refused(capsys, "--ptb", source, "--dest", dest)
     (dest / "prepare_lm.json").write_text('{"options": [1], "text": 3}')
+    assert "prepare_lm.json is damaged" in refused(capsys, "--ptb", source, "--dest", dest)
+    (dest / "prepare_lm.json").write_text("[" * 200_000)
     assert "prepare_lm.json is damaged" in refused(capsys, "--ptb", source, "--dest", dest)
     assert run("--ptb", source, "--dest", dest, "--force") == 0
     assert (dest / "notes.txt").read_text() == "kept"

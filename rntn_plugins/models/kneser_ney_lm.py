@@ -20,6 +20,7 @@ from rntn_plugins.symbols import is_filler
 
 #: rows of probabilities of the whole vocabulary that are in memory at once in double precision
 ROWS = 256
+ORDERS = 101  # below it
 ADVICE = "scripts/kneser_ney.py DATA_BIN --output FILE counts a text and writes a checkpoint"
 
 
@@ -35,7 +36,7 @@ class KneserNeyLanguageModel(FairseqLanguageModel):
     @classmethod
     def build_model(cls, cfg, task):
         """A model without counts: they come from a checkpoint, or from :meth:`estimate`."""
-        check_range("order", cfg.order, 1)
+        check_range("order", cfg.order, 1, ORDERS)
         return cls(KneserNeyDecoder(cfg.order, task.source_dictionary))
 
     def estimate(self, tokens: np.ndarray, fallback: Optional[Sequence[float]] = None) -> KneserNey:

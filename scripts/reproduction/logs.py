@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from pathlib import Path
@@ -50,10 +51,11 @@ def curve(log: str) -> List[dict]:
             kept = max(int(goes_on[1]), float(f"{int(goes_on[1]):g}"))  # fairseq logs six digits
             points = {updates: point for updates, point in points.items() if updates <= kept}
         match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
-        if not match:
+        values = numbers(line) if match else {}
+        made = values.pop("num_updates", 0)
+        if not match or not int(match[2]) or not math.isfinite(made):  # a line that was damaged
             continue
-        values = numbers(line)
-        updates = int(values.pop("num_updates", 0))
+        updates = int(made)
         point = points.setdefault(updates, {"epoch": int(match[2]), "updates": updates})
         point[match[1]] = {name: value for name, value in values.items() if not name.startswith("epoch")}
     return [points[updates] for updates in sorted(points)]
@@ -97,7 +99,7 @@ def epochs_done(points: List[dict], log: str) -> float:
     """By updates; how many an epoch has stands in the progress lines, or else is known when the first has ended."""
     if not points:
         return 0.0
-    length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (\d+)", log)
+    length = re.search(r"train_inner \| epoch \d+:\s+\d+ / (0*[1-9]\d*)", log)
     if length:
         return points[-1]["updates"] / int(length[1])
     ends = [one for one, after in zip(points, points[1:]) if after["epoch"] > one["epoch"]]

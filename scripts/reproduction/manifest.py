@@ -36,6 +36,8 @@ A file describes one recipe::
     evaluate = ""                                 # flags of this row's scoring alone
     note = ""                                     # shown in a column of the report
     why = "notes.md#thirty-epochs"                # where the recipe's folder tells why ours is not near; default: none
+    reading_of = "gru-860"                        # the run of the row whose number this reads in another way
+    quoted = true                                 # the paper has the number from elsewhere; default: false
     aside = "of another reading"                  # why the summary counts it apart; default: it does not
 
     [[figures]]                                   # curves of validations or of training, or points of several runs
@@ -167,6 +169,8 @@ class Row:
     note: str = ""
     why: str = ""
     aside: str = ""
+    reading_of: str = ""
+    quoted: bool = False
 
 
 @dataclass
@@ -302,9 +306,11 @@ def add(manifest: Manifest, file: Path) -> None:
         manifest.runs[entry["id"]] = Run(entry["id"], entry["arch"], schedule, flags, tuple(seeds), once_default)
     for entry in tables(given, "rows"):
         complete(entry, "paper", "table", "row", "column", "run")
-        optional = ("evaluate", "note", "why", "aside")
+        optional = ("evaluate", "note", "why", "aside", "reading_of")
         texts(entry, "paper", "table", "row", "column", "run", *optional)
-        known(entry, "paper", "table", "row", "column", "published", "run", *optional)
+        known(entry, "paper", "table", "row", "column", "published", "run", "quoted", *optional)
+        if not isinstance(entry.get("quoted", False), bool):
+            raise ValueError(f"quoted = {entry['quoted']!r} must be true or false")
         above_zero(entry, "published")
         published = entry.get("published")
         manifest.rows.append(
@@ -493,6 +499,11 @@ def check(manifest: Manifest) -> None:
     for row in manifest.rows:
         if row.run not in manifest.runs:
             raise Refused(f"{row.paper} {row.table}, {row.row}: unknown run {row.run!r}")
+        same = [(each.paper, each.run, each.published) for each in manifest.rows if not each.reading_of]
+        if row.reading_of and (row.paper, row.reading_of, row.published) not in same:
+            raise Refused(
+                f"{row.paper} {row.table}, {row.row}: reading_of {row.reading_of!r}, which has no row with this number"
+            )
     for figure in manifest.figures:
         for run in runs_of(figure):
             if run not in manifest.runs:

@@ -1,7 +1,7 @@
 """How near models come that were trained by a paper's own schedule to the numbers that it prints: in RESULTS.md.
 
-Rows of one number stand together: the same model in several tables of a paper is one line, other readings of what a
-paper leaves open are lines of their own.
+The same model in several tables of a paper is one line; other readings of what a paper leaves open are lines of their
+own (a row's ``reading_of``), after the one they read in another way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Sequence, Tuple
 
 from reproduction import tables
 from reproduction.manifest import METRICS, ROOT, Manifest, Row, Run
@@ -20,8 +20,9 @@ NEAR = 0.02
 WITHIN = f"within {100 * NEAR:g} %"
 TEXT = f"""Every number that a paper prints of a model of ours that was trained by the paper's schedule, to its end or
 (*partial*) not, and whether ours is {WITHIN} of it or better. *Apart* is the difference as a share of the paper's
-number. What a paper leaves open may be read in several ways, each of which has a line. *Why* leads to what was found
-where ours is farther off. Numbers of shorter trainings alone, as are all of E18's, are in the tables below."""
+number. What a paper leaves open may be read in several ways, each of which has a line: that one of them comes to the
+number does not show that the paper read it so. *Quoted* is what the paper has from elsewhere. *Why* leads to what was
+found where ours is farther off. Numbers of shorter trainings alone are in the tables below."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +45,29 @@ class Line:
         return worse <= NEAR
 
     @property
+    def ended(self) -> bool:
+        """Whether more training of it would change nothing: by its schedule it came to its end, or it diverged."""
+        return self.found.complete or self.found.diverged
+
+    @property
     def number(self) -> Tuple:
         """What the paper prints, whatever the reading."""
-        return self.rows[0].paper, self.run.arch, self.rows[0].published
+        row = self.rows[0]
+        return row.paper, row.reading_of or row.run, row.evaluate, row.published
 
 
 def lines(manifest: Manifest, results: Results) -> List[Line]:
-    """All that was trained by the paper's schedule and has a number there, in the manifest's order; nothing of what is
-    counted, which needs no training, or timed."""
+    """All that was trained by the paper's schedule and has a number there, in the manifest's order but for readings,
+    which follow the line that they read in another way; nothing of what is counted, which needs no training, or
+    timed."""
     found: Dict[Tuple, List[Row]] = {}
     for row in manifest.rows:
         if row.published is not None and not manifest.runs[row.run].untrained:
             found.setdefault((row.paper, row.run, row.evaluate, row.published), []).append(row)
     trained = ((rows, results.shown(run, evaluate, "paper")) for (_, run, evaluate, _), rows in found.items())
-    return [Line(tuple(rows), manifest.runs[rows[0].run], each) for rows, each in trained if each is not None]
+    each = [Line(tuple(rows), manifest.runs[rows[0].run], one) for rows, one in trained if one is not None]
+    numbers = list(dict.fromkeys(line.number for line in each))
+    return sorted(each, key=lambda line: numbers.index(line.number))
 
 
 def section(manifest: Manifest, results: Results, order: Sequence[str], base: Path) -> Iterator[str]:
@@ -88,13 +98,13 @@ def cells(manifest: Manifest, line: Line, base: Path) -> List[str]:
     apart = f"{100 * line.apart:+.1f} %" if math.isfinite(line.apart) else ""
     names = list(dict.fromkeys(each.table.removeprefix("Table ") for each in line.rows))
     return [
-        row.paper, ", ".join(names), named(row, line.run, metric), tables.number(row.published, theirs),
+        row.paper, ", ".join(names), named(row, metric), tables.number(row.published, theirs) + ", quoted" * row.quoted,
         tables.ours(line.found, decimals), apart, tables.scored(line.found) + tables.marked(manifest, line.found),
         "yes" if line.near else "no", why(line, base),
     ]  # fmt: skip
 
 
-def named(row: Row, run: Run, metric: str) -> str:
+def named(row: Row, metric: str) -> str:
     """The row's name, its column where that says more than the metric, and how it is scored if not plainly."""
     column = row.column.removesuffix(METRICS[metric][0]).removesuffix(", ")
     flags = f"scored with {tables.code(row.evaluate)}" if row.evaluate else ""
@@ -109,23 +119,31 @@ def why(line: Line, base: Path) -> str:
 
 
 def count(found: Sequence[Line]) -> str:
-    """How many numbers are met: by a training that came to its end, by one that did not, by none."""
+    """How many numbers are met, by what; how many are not, and of how many that is open."""
     numbers: Dict[Tuple, List[Line]] = {}
     for line in found:
         numbers.setdefault(line.number, []).append(line)
-    sorts = [sort(lines) for lines in numbers.values()]
-    whole, partly, missed, open_ = (sorts.count(what) for what in ("whole", "partly", "missed", "open"))
+    sorts = [sort(each) for each in numbers.values()]
+    quoted = [sort(each) for each in numbers.values() if each[0].rows[0].quoted]
+    met = ["met", "met before its end"]
+    of_these = f" ({quoted.count('met')} of these quoted)" if "met" in quoted else ""
     said = [
-        f"{whole} are met {WITHIN} or better by a training to its end",
-        f"{partly} by one that was stopped before" * bool(partly),
-        f"{missed} by none",
-        f"{open_} not yet, by trainings that were stopped before their ends" * bool(open_),
+        f"{sorts.count('met')} are met {WITHIN} or better by the recipe's training to its end{of_these}",
+        f"{sorts.count(met[1])} by one that was stopped before" * (met[1] in sorts),
+        f"{sorts.count('other')} by another reading alone" * ("other" in sorts),
+        f"{sorts.count('missed')} by none",
+        f"{sorts.count('open')} not yet, by trainings that were stopped before their ends" * ("open" in sorts),
     ]
     return f"Of {len(numbers)} numbers {', '.join(filter(None, said))}."
 
 
-def sort(lines: Sequence[Line]) -> Optional[str]:
-    """What of all readings of a number is true: ``whole``, ``partly``, ``missed`` or ``open``."""
-    if any(line.near for line in lines):
-        return "whole" if any(line.near and line.found.complete for line in lines) else "partly"
-    return "missed" if any(line.found.complete for line in lines) else "open"
+def sort(readings: Sequence[Line]) -> str:
+    """What is true of a number: ``met`` or ``met before its end`` by the recipe's own reading, by an ``other`` one
+    alone, ``missed`` by trainings that came to their ends, or ``open``."""
+    own = [line for line in readings if not line.rows[0].reading_of]
+    for line in own:
+        if line.near:
+            return "met" if line.found.complete else "met before its end"
+    if any(line.near for line in readings):
+        return "other"
+    return "missed" if any(line.ended for line in own or readings) else "open"

@@ -10,6 +10,7 @@ import datetime
 import json
 import math
 import re
+import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -18,6 +19,7 @@ from reproduction.manifest import KINDS, METRICS, ROOT, Manifest, Refused, Run, 
 from reproduction.training import PRECISIONS
 
 ROWS = ROOT / "results" / "rows"
+EPOCHS = 100_000  # at most
 #: flags that leave a training what it is
 SAME_RESULTS = ("--batch-size-valid",)
 
@@ -82,6 +84,13 @@ class Result:
             best = value if best is None else better(value, best)  # in this order: NaN, then what follows it
             found = place if value == best else found
         return found
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training undid what it had done: the last validation is no number, or more than twice the median of
+        all, of what is better the lower (a share of right labels has a worst, about which it may waver)."""
+        points = [value for _, value in self.points("valid", validated(self.metric))]
+        return bool(points) and METRICS[self.metric][1] and not points[-1] <= 2 * statistics.median(points)
 
     @property
     def interrupted(self) -> bool:
@@ -154,6 +163,10 @@ class Measured:
     @property
     def complete(self) -> bool:
         return all(result.complete for result in self.results)
+
+    @property
+    def diverged(self) -> bool:
+        return any(result.diverged for result in self.results)
 
     @property
     def full(self) -> bool:
@@ -321,6 +334,10 @@ def understood(file: Path, data: Any) -> Result:
         value = data[name]
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ValueError(f"{name}: {value!r} is no number from 0")
+    if result.epochs > EPOCHS:
+        raise ValueError(f"epochs: {result.epochs!r}, and no training has more than {EPOCHS:,}")
+    if not isinstance(data.get("calls", []), list):
+        raise ValueError("calls: no list")
     for name in ("seed", "updates"):
         if data[name] != int(data[name]):
             raise ValueError(f"{name}: {data[name]!r} is no whole number")

@@ -260,10 +260,11 @@ def timed(training: Training, lock: int) -> dict:
         "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
         "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
     ]  # fmt: skip
+    file = output / f"updates{'-cuda' * training.settings.cuda}.json"
+    file.unlink(missing_ok=True)  # of an earlier call
     started = datetime.datetime.now()
     code, said = call("scripts/benchmark.py", flags, training.settings.threads, output / "train.log", lock)
-    file = next(iter(output.glob("updates*.json")), None)
-    if code or file is None:
+    if code or not file.is_file():
         raise Refused(f"{training.name}: benchmark.py failed: {last_line(said)}")
     from benchmarking.results import Results
 

@@ -53,7 +53,8 @@ def share(found: Measured) -> str:
     text = "100" if found.share > 0.999 else f"{min(per_cent, 99):.0f}" if per_cent >= 10 else plain(round(per_cent, 1))
     ended = ", by its rule" if any(result.stopped == "rule" for result in found.results) else ""
     epochs = amount([result.epochs for result in found.results], "epochs")
-    return f"{text} %, {found.kind}, {epochs}{ended}{'' if found.complete else ', partial'}"
+    stopped = "" if found.complete else ", diverged" if found.diverged else ", partial"
+    return f"{text} %, {found.kind}, {epochs}{ended}{stopped}"
 
 
 def scored(found: Measured) -> str:

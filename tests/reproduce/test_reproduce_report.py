@@ -342,7 +342,9 @@ def test_products_that_were_rounded_are_told(manifest, rows):
         (lambda text: text.replace('"updates": 300, ', f'"updates": {"9" * 400}, '), "too large"),
         (lambda text: text.replace('"updates": 200', f'"updates": {"9" * 400}'), "too large"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": [5]'), "not subscriptable"),
-        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": 5'), "not iterable"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": 5'), "calls: no list"),
+        (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": {}'), "calls: no list"),
+        (lambda text: text.replace('"epochs": 3.0', '"epochs": 1e308'), "no training has more than 100,000"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "calls": [{}]'), "'updates' is missing"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "seconds": {"train": "x"}'), "training are no number"),
         (

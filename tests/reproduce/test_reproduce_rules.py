@@ -166,6 +166,27 @@ def test_what_is_no_training_has_one_seed(place, corpus, capsys):
     assert capsys.readouterr().out == "one: no training; --seeds, --budget and --matmul-precision do not change it\n"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates=1.2.3, lr=1",
+        "x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates=9e+999, lr=1",
+        "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5 | num_updates nan",
+        "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5 | num_updates inf",
+        "x | INFO | valid | epoch 000 | valid on 'valid' subset | ppl 7.5 | num_updates 26",
+    ],
+)
+def test_progress_by_a_damaged_log(line, place):
+    training = training_of()
+    training.folder.mkdir(parents=True)
+    (training.folder / "train.log").write_text(line + "\n")
+    assert reproduce.progress(training) == (0, "0 updates")
+    nothing = "x | INFO | train_inner | epoch 001:     1 / 0 loss=3, num_updates=1, lr=1\n"
+    (training.folder / "train.log").write_text(nothing + line + "\n" + VALIDATED.format(1, 26))
+    assert reproduce.progress(training)[1].startswith("26 updates, ")
+    assert reproduce.main(["status", "one"]) == 0
+
+
 def test_progress_of_a_training(place, capsys):
     training = training_of()
     assert reproduce.progress(training) == (0, "0 updates")
