@@ -200,7 +200,7 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--batch", type=int, metavar="B", help="rows of a batch (default: 20)")
     parser.add_argument("--steps", type=int, metavar="T", help="steps of a sequence (default: 35)")
     parser.add_argument("--updates", type=int, metavar="N",
-                        help="updates, bars: training updates in a turn, a quarter is warm-up (default: 40)")  # fmt: skip
+                        help="updates, bars: training updates in a turn, a quarter warm-up (default: 40)")  # fmt: skip
     parser.add_argument("--data", metavar="FOLDER", help="updates: a binarised text (default: one is made up)")
     parser.add_argument("--sample-break-mode", choices=("none", "eos"),
                         help="updates: as fairseq-train's (default: none)")  # fmt: skip
