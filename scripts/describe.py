@@ -41,8 +41,11 @@ def main() -> int:
     if args.user_dir:
         try:
             utils.import_user_module(args)
-        except (ImportError, OSError, ValueError) as error:
-            parser.error(f"--user-dir {args.user_dir}: {' '.join(str(error).split())}")
+        except FileNotFoundError:
+            parser.error(f"--user-dir {args.user_dir}: there is no such folder")
+        except Exception as error:  # whatever a user's code may raise
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            parser.error(f"--user-dir {args.user_dir} cannot be imported ({said})")
     ours = {name: model.cell for name, model in MODEL_REGISTRY.items() if getattr(model, "cell", None)}
     others = others_of_ours()
     if args.name is None:

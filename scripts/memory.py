@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's 
 
 STREAMS = 20
 SENTENCES = 16
+#: lags, positions or probes: more would be gigabytes for nothing
+LARGEST = 100_000
 #: tokens read for each position, so that positions come from all over the split and not from its first lines
 TOKENS = 50
 
@@ -75,9 +77,6 @@ def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: i
     except FileNotFoundError as error:
         raise ValueError(str(error)) from None
     dataset, found, count = task.dataset(subset), [], 0
-    longest = len(dataset) if isinstance(dataset, Corpus) else int(max(dataset.sizes))
-    if lags > longest:
-        raise ValueError(f"--lags {lags}: no text of {subset!r} has more than {longest:,} tokens")
     if isinstance(dataset, Corpus):
         rows = max(1, min(STREAMS, len(dataset) // (4 * (lags + 1))))  # streams much longer than the lags
         plan = make_plan(dataset, task.args.sample_break_mode, rows, task.args.tokens_per_sample)
@@ -123,8 +122,8 @@ def analyse(args: Namespace) -> dict:
     from rntn_plugins.layers.memory import analyse
 
     for name in ("lags", "positions", "probes"):
-        if getattr(args, name) < 1:
-            raise ValueError(f"--{name} {getattr(args, name)} must be at least 1")
+        if not 1 <= getattr(args, name) <= LARGEST:
+            raise ValueError(f"--{name} {getattr(args, name)} must be from 1 to {LARGEST:,}")
     found = []
     for name, checkpoint in zip(names_of(args.checkpoints), args.checkpoints):
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 SHARES = (0.5, 0.1, 0.01)
-FEW = 10  # the median of fewer positions, or of less than half of them, is left out of picture and summary
+FEW = 10  # the median of fewer positions (of fewer than 20: of less than half of them) is left out of picture, summary
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 

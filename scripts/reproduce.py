@@ -214,9 +214,8 @@ def progress(training: Training) -> Tuple[int, str]:
     points = [point for point in curve(text) if point["updates"]]  # a line may be cut off
     valid = [point for point in points if "valid" in point]
     _, went_on, since = text.rpartition(GOES_ON)  # what was made after that checkpoint is lost
-    numbers = re.findall(r"num_updates=(\d+(?:\.\d+)?(?:e\+\d{1,2})?)(?![\w.])", since)[-1:] or re.findall(
-        r"^\d+", since
-    ) * bool(went_on)
+    numbers = re.findall(r"num_updates=(\d{1,15}(?:\.\d+)?(?:e\+\d\d)?)(?![\w.])", since)[-1:]
+    numbers = numbers or re.findall(r"^\d{1,15}\b", since) * bool(went_on)
     updates = max([int(float(number)) for number in numbers]
                   + [point["updates"] for point in points[-1:]], default=0)  # fmt: skip
     if not updates:

@@ -34,10 +34,15 @@ def test_of_a_user():
     assert "Minimal gated unit" in describe("--user-dir", "user_dir", "mgu_lm")
 
 
-def test_folders_of_users_that_cannot_be_read():
-    for folder in ("nowhere", "README.md"):
+def test_folders_of_users_that_cannot_be_read(tmp_path):
+    (tmp_path / "__init__.py").write_text("def f(:\n")
+    for folder, message in (
+        ("nowhere", ": there is no such folder"),
+        ("README.md", " cannot be imported (ModuleNotFoundError: No module named 'README')"),
+        (tmp_path, " cannot be imported (SyntaxError: "),
+    ):
         said = describe("--user-dir", folder, code=2)
-        assert f"describe: error: --user-dir {folder}: " in said and "Traceback" not in said
+        assert f"describe: error: --user-dir {folder}{message}" in said and "Traceback" not in said
 
 
 def test_choices():

@@ -46,6 +46,8 @@ def test_pictures(ending, start, tmp_path, capsys):
     [
         ("label_accuracy", (50.0, 90.0, 80.0), "best label_accuracy 90"),
         ("las", (50.0, 90.0), "best las 90"),
+        ("uas", (50.0, 90.0), "best uas 90"),
+        ("bleu", (50.0, 90.0), "best bleu 90"),
         ("ppl", ("nan", 90.0, 95.0), "best ppl 90"),
         ("ppl", ("nan",), "best ppl nan"),
     ],

@@ -387,6 +387,8 @@ def test_unfinished_or_foreign_folders_are_not_trusted(tmp_path, capsys):
     assert "has train.conllu but no prepare_conllu.json: not finished, or not ours; choose another --dest" in message
     (tmp_path / "dest/prepare_conllu.json").write_text("{")
     assert "prepare_conllu.json is damaged" in refused(capsys, *command)
+    (tmp_path / "dest/prepare_conllu.json").write_text("[" * 200_000)
+    assert "prepare_conllu.json is damaged" in refused(capsys, *command)
     message = refused(capsys, *write(tmp_path / "dest"), "--dest", tmp_path / "dest", "--force")
     assert message == f"{tmp_path}/dest/train.conllu is a file that this command writes; choose another --dest"
 

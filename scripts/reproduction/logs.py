@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 from pathlib import Path
 from typing import Dict, List
 
-from reproduction.manifest import ROOT, Refused
+from reproduction.manifest import LARGEST, ROOT, Refused
 
 #: what the last line of a scoring command says: metric, pattern, and the tokens it counted
 SCORES = {
@@ -46,14 +45,14 @@ def curve(log: str) -> List[dict]:
     after a checkpoint that training went on from."""
     points: Dict[int, dict] = {}
     for line in log.splitlines():
-        goes_on = re.fullmatch(rf"{GOES_ON}(\d+)", line)
+        goes_on = re.fullmatch(rf"{GOES_ON}(\d{{1,15}})", line)
         if goes_on:
             kept = max(int(goes_on[1]), float(f"{int(goes_on[1]):g}"))  # fairseq logs six digits
             points = {updates: point for updates, point in points.items() if updates <= kept}
-        match = re.search(r"\| INFO \| (train|valid) \| epoch (\d+)", line)
+        match = re.search(r"\| INFO \| (train|valid) \| epoch (\d{1,9})\b", line)
         values = numbers(line) if match else {}
         made = values.pop("num_updates", 0)
-        if not match or not int(match[2]) or not math.isfinite(made):  # a line that was damaged
+        if not match or not int(match[2]) or not 1 <= made < LARGEST:  # a line that was cut off or damaged
             continue
         updates = int(made)
         point = points.setdefault(updates, {"epoch": int(match[2]), "updates": updates})

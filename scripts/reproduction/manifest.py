@@ -504,6 +504,8 @@ def check(manifest: Manifest) -> None:
             raise Refused(
                 f"{row.paper} {row.table}, {row.row}: reading_of {row.reading_of!r}, which has no row with this number"
             )
+        if row.reading_of == row.run:
+            raise Refused(f"{row.paper} {row.table}, {row.row}: reading_of {row.reading_of!r}, which is its own run")
     for figure in manifest.figures:
         for run in runs_of(figure):
             if run not in manifest.runs:

@@ -19,10 +19,10 @@ from reproduction.results import Measured, Results
 NEAR = 0.02
 WITHIN = f"within {100 * NEAR:g} %"
 TEXT = f"""Every number that a paper prints of a model of ours that was trained by the paper's schedule, to its end or
-(*partial*) not, and whether ours is {WITHIN} of it or better. *Apart* is the difference as a share of the paper's
-number. What a paper leaves open may be read in several ways, each of which has a line: that one of them comes to the
-number does not show that the paper read it so. *Quoted* is what the paper has from elsewhere. *Why* leads to what was
-found where ours is farther off. Numbers of shorter trainings alone are in the tables below."""
+not (*partial*, *diverged*), and whether ours is {WITHIN} of it or better. *Apart* is the difference as a share of the
+paper's number. What a paper leaves open may be read in several ways, each of which has a line: that one of them comes
+to the number does not show that the paper read it so. *Quoted* is what the paper has from elsewhere. *Why* leads to
+what was found where ours is farther off. Numbers of shorter trainings alone are in the tables below."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Line:
     @property
     def near(self) -> bool:
         worse = self.apart if METRICS[self.run.schedule.metric][1] else -self.apart
-        return worse <= NEAR
+        return round(worse, 3) <= NEAR  # as it is shown
 
     @property
     def ended(self) -> bool:
@@ -53,7 +53,7 @@ class Line:
     def number(self) -> Tuple:
         """What the paper prints, whatever the reading."""
         row = self.rows[0]
-        return row.paper, row.reading_of or row.run, row.evaluate, row.published
+        return row.paper, row.reading_of or row.run, row.published
 
 
 def lines(manifest: Manifest, results: Results) -> List[Line]:
@@ -95,7 +95,7 @@ def cells(manifest: Manifest, line: Line, base: Path) -> List[str]:
     alike = [each for each in manifest.rows if (each.paper, each.table) == (row.paper, row.table)]
     theirs = tables.table_decimals(manifest, row, alike)
     decimals = max(theirs, tables.claim_decimals(line.found))
-    apart = f"{100 * line.apart:+.1f} %" if math.isfinite(line.apart) else ""
+    apart = f"{round(100 * line.apart, 1) + 0.0:+.1f} %" if math.isfinite(line.apart) else ""
     names = list(dict.fromkeys(each.table.removeprefix("Table ") for each in line.rows))
     return [
         row.paper, ", ".join(names), named(row, metric), tables.number(row.published, theirs) + ", quoted" * row.quoted,

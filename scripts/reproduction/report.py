@@ -42,7 +42,8 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   above all H16 and T16, see [Schedules](#schedules)) that too is of choices of ours.
   - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
     [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
-  - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours.
+  - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours;
+    *diverged*: stopped as the last validation was ten times the best or more, or no number.
   - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""

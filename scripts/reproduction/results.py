@@ -10,7 +10,6 @@ import datetime
 import json
 import math
 import re
-import statistics
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -87,10 +86,13 @@ class Result:
 
     @property
     def diverged(self) -> bool:
-        """Whether training undid what it had done: the last validation is no number, or more than twice the median of
-        all, of what is better the lower (a share of right labels has a worst, about which it may waver)."""
+        """Whether training undid what it had done: the last validation is not finite, or more than ten times the best,
+        of what is better the lower (a share of right labels has a worst, about which it may waver)."""
         points = [value for _, value in self.points("valid", validated(self.metric))]
-        return bool(points) and METRICS[self.metric][1] and not points[-1] <= 2 * statistics.median(points)
+        if not points or not METRICS[self.metric][1]:
+            return False
+        known = [value for value in points if math.isfinite(value)]
+        return not math.isfinite(points[-1]) or points[-1] > 10 * min(known)
 
     @property
     def interrupted(self) -> bool:

@@ -47,12 +47,13 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
     assert args.cells == ["gru_lm", "elman_lm"]
 
 
-def test_a_measurement_of_time_is_of_its_own_device(place, corpus, monkeypatch):
+@pytest.mark.parametrize("cuda, left", [(False, "updates-cuda.json"), (True, "updates.json")])
+def test_a_measurement_of_time_is_of_its_own_device(cuda, left, place, corpus, monkeypatch):
     """Not what an earlier call left, nor that of the other device."""
     folder = place / "runs" / "one"
     training = SimpleNamespace(
         folder=folder, schedule=SimpleNamespace(train=("gru_lm",), updates=40), data=str(corpus), name="one",
-        run=SimpleNamespace(arch="elman_lm"), settings=SimpleNamespace(cuda=False, threads=1),
+        run=SimpleNamespace(arch="elman_lm"), settings=SimpleNamespace(cuda=cuda, threads=1),
     )  # fmt: skip
     folder.mkdir(parents=True)
     for name in ("updates.json", "updates-cuda.json"):
@@ -60,7 +61,7 @@ def test_a_measurement_of_time_is_of_its_own_device(place, corpus, monkeypatch):
     monkeypatch.setattr(reproduction.run, "call", lambda *_: (0, "said nothing"))
     with pytest.raises(Refused, match="benchmark.py failed: said nothing"):
         reproduction.run.timed(training, 0)
-    assert [file.name for file in folder.glob("*.json")] == ["updates-cuda.json"]
+    assert [file.name for file in folder.glob("*.json")] == [left]
 
 
 @pytest.mark.parametrize("rounds", [True, False])

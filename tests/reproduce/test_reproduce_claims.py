@@ -376,7 +376,7 @@ def test_what_is_said_of_the_end_is_open_before(manifest, rows):
 
 def course(*values, **more):
     """A curve of validations, one an epoch and one before the first's end."""
-    curve = [{"epoch": 1, "updates": 50, "valid": {"ppl": 1.0}}]
+    curve = [{"epoch": 1, "updates": 50, "valid": {"ppl": 40.0}}]
     for epoch, value in enumerate(values, start=1):
         curve.append({"epoch": epoch, "updates": 100 * epoch, "valid": {"ppl": value}, "train": {"ppl": 9.0}})
     return {"curve": curve, "epochs": float(len(values)), **more}

@@ -3,6 +3,7 @@
 import pytest
 import reproduction.manifest as manifests
 from made_up_results import MANIFEST, RUNS, beside, page_of, partial, result
+from reproduction.results import Measured, read
 
 READINGS = """
 [[rows]]
@@ -55,7 +56,14 @@ def test_nothing_without_a_whole_schedule(manifest, rows):
 
 @pytest.mark.parametrize(
     "value, apart, near",
-    [(97.0, "-0.8 %", "yes"), (99.7, "+2.0 %", "yes"), (99.8, "+2.1 %", "no"), (50.0, "-48.9 %", "yes")],
+    [
+        (97.0, "-0.8 %", "yes"),
+        (99.7, "+2.0 %", "yes"),
+        (99.78, "+2.0 %", "yes"),
+        (99.8, "+2.1 %", "no"),
+        (97.779, "+0.0 %", "yes"),
+        (50.0, "-48.9 %", "yes"),
+    ],
 )
 def test_within_two_per_cent_or_better(manifest, rows, value, apart, near):
     whole(rows, "gru", value)
@@ -122,11 +130,37 @@ def test_equal_numbers_of_two_models_are_two(tmp_path, rows):
     assert said in page_of(both, rows)
 
 
-def test_papers_stand_together(readings, rows):
-    for run in ("gru", "rntn", "streams"):
+LATER = READINGS.replace("streams", "later").replace('reading_of = "gru"\n', "").replace("97.78", "70")
+
+
+def test_papers_stand_together(tmp_path, rows):
+    """A row of T16's that stands after those of H16."""
+    for run in ("gru", "later"):
         whole(rows, run, 99.0)
-    lines = page_of(readings, rows).partition("## Whole schedules")[2].partition("\n## ")[0].splitlines()
+    page = page_of(with_more(tmp_path, LATER), rows)
+    lines = page.partition("## Whole schedules")[2].partition("\n## ")[0].splitlines()
     assert [line[2:5] for line in lines if line.startswith("| ")][2:] == ["T16", "T16", "T16", "H16"]
+
+
+def test_a_reading_may_be_scored_otherwise(tmp_path, rows):
+    """It stays one of the same number."""
+    other = with_more(tmp_path, READINGS.replace('reading_of = "gru"', 'reading_of = "gru"\nevaluate = "--beam 1"'))
+    whole(rows, "gru", 99.0)
+    whole(rows, "streams", 99.0, test={"": {"ppl": 99.0}, "--beam 1": {"ppl": 120.0}})
+    page = page_of(other, rows)
+    assert beside(page, "streams")[2:5] == ["GRURNN, streams, scored with `--beam 1`", "97.78", "120.00"]
+    assert "Of 2 numbers 2 are met within 2 % or better by the recipe's training to its end, 0 by none." in page
+
+
+def test_open_as_long_as_the_recipes_own_is(readings, rows):
+    """Whether another reading misses the number to its end, or is all there is."""
+    result(rows, "gru", 130.0, "paper", epochs=12.0, **partial())
+    whole(rows, "streams", 110.0)
+    assert "0 by none, 2 not yet" in page_of(readings, rows)
+    (rows / "gru.paper.seed1.json").unlink()
+    assert "Of 1 numbers 0 are met within 2 % or better by the recipe's training to its end, 1 by none." in page_of(
+        readings, rows
+    )
 
 
 def test_quoted_numbers_are_marked_and_counted(tmp_path, rows):
@@ -156,6 +190,29 @@ def test_diverged(manifest, rows):
     assert beside(page_of(manifest, rows), "GRURNTN")[4:8] == ["diverged", "", "100 %, paper, 30 epochs", "no"]
 
 
+@pytest.mark.parametrize(
+    "metric, values, said",
+    [
+        ("ppl", [300.0, 250.0, float("nan")], True),
+        ("ppl", [300.0, float("inf"), float("inf")], True),
+        ("ppl", [300.0, 200.0, 9e4, 9e4, 9e4], True),
+        ("ppl", [300.0, 9e4], True),
+        ("ppl", [9e4, 300.0, 250.0, 700.0], False),
+        ("ppl", [float("nan"), 300.0], False),
+        ("ppl", [], False),
+        ("label_accuracy", [90.0, 3.0], False),
+        ("label_accuracy", [3.0, 90.0], False),
+    ],
+)
+def test_what_diverged(metric, values, said, rows):
+    curve = [{"epoch": n, "updates": 100 * n, "valid": {metric: value}} for n, value in enumerate(values, 1)]
+    file = result(rows, "gru", 99.0, "paper", metric=metric, curve=curve, test={"": {metric: 99.0}})
+    found = read(file)
+    assert found.diverged == said
+    steady = result(rows, "gru", 99.0, "paper", seed=2)
+    assert Measured((read(steady), found), (99.0, 99.0)).diverged == said
+
+
 def test_a_training_that_undid_itself_is_not_open(manifest, rows):
     curve = [{"epoch": epoch, "updates": 100 * epoch, "valid": {"ppl": 90.0**epoch}} for epoch in (1, 2, 3)]
     result(rows, "rntn", 99.0, "paper", epochs=3.0, curve=curve, **partial())
@@ -176,6 +233,7 @@ def test_why_leads_into_the_recipe(readings, rows):
     [
         ('why = "notes.md#streams"', "why = 3", "why = 3 must be some text"),
         ('reading_of = "gru"', 'reading_of = "rntn"', "Table II, GRURNN, streams: reading_of 'rntn', which has no row"),
+        ('reading_of = "gru"', 'reading_of = "streams"', "reading_of 'streams', which has no row with this number"),
         ('reading_of = "gru"', 'quoted = "yes"', "quoted = 'yes' must be true or false"),
     ],
 )

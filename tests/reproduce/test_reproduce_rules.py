@@ -171,6 +171,10 @@ def test_what_is_no_training_has_one_seed(place, corpus, capsys):
     [
         "x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates=1.2.3, lr=1",
         "x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates=9e+999, lr=1",
+        f"x | INFO | train_inner | epoch 001:     13 / 26 loss=3, num_updates={'9' * 400}, lr=1",
+        f"{reproduction.logs.GOES_ON}{'9' * 400}",
+        "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5",
+        "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5 | num_updates -5",
         "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5 | num_updates nan",
         "x | INFO | valid | epoch 001 | valid on 'valid' subset | ppl 7.5 | num_updates inf",
         "x | INFO | valid | epoch 000 | valid on 'valid' subset | ppl 7.5 | num_updates 26",
