@@ -196,7 +196,7 @@ def parse(arguments: Optional[List[str]]):
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: %(default)s")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a process (default: the cores it may use)")
     parser.add_argument("--rounds", type=int, metavar="N", help="how often every contender has its turn (default: 5)")
-    parser.add_argument("--repeats", type=int, metavar="N", help="samples in one turn (default: 5)")
+    parser.add_argument("--repeats", type=int, metavar="N", help="samples in one turn; not for updates (default: 5)")
     parser.add_argument("--batch", type=int, metavar="B", help="rows of a batch (default: 20)")
     parser.add_argument("--steps", type=int, metavar="T", help="steps of a sequence (default: 35)")
     parser.add_argument("--updates", type=int, metavar="N",
@@ -224,7 +224,7 @@ def parse(arguments: Optional[List[str]]):
                         help="default: results/benchmarks; with --quick runs/benchmarks")  # fmt: skip
     args = parser.parse_args(arguments)
     args.output = args.output or ("runs/benchmarks" if args.quick else "results/benchmarks")
-    given_steps = args.steps is not None
+    given = {name for name in ("steps", "repeats") if getattr(args, name) is not None}
     defaults = {"rounds": (5, 2), "repeats": (5, 2), "batch": (20, 3), "steps": (35, 4),
                 "threads": (len(os.sched_getaffinity(0)), 1)}  # fmt: skip
     for name, (usual, quick) in defaults.items():
@@ -236,15 +236,17 @@ def parse(arguments: Optional[List[str]]):
     for name in (*defaults, "updates", "timeout"):
         if not 1 <= getattr(args, name) < math.inf:
             raise ValueError(f"--{name} {getattr(args, name)} must be at least 1 and finite")
-    if args.what == "generation" and given_steps:
+    if args.what == "generation" and "steps" in given:
         raise ValueError("--steps is not for the command generation, which has lengths of its own")
+    if args.what == "updates" and "repeats" in given:
+        raise ValueError("--repeats is not for the command updates: --updates are its samples")
     if args.cells and args.what == "bars":
         raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
-    for name, given in (
+    for name, is_given in (
         ("--data", args.data), ("--sample-break-mode", args.sample_break_mode), ("--no-peers", not args.peers),
         ("--dense-gradients", args.dense_gradients),
     ):  # fmt: skip
-        if given and args.what != "updates":
+        if is_given and args.what != "updates":
             raise ValueError(f"{name} is for the command updates")
     if args.compile and args.what != "cells":
         raise ValueError("--compile is for the command cells")

@@ -211,7 +211,7 @@ def progress(training: Training) -> Tuple[int, str]:
     validation: ppl 151.2``."""
     log = training.folder / "train.log"
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    points = [point for point in curve(text) if point["updates"]]  # a line may be cut off
+    points = curve(text)
     valid = [point for point in points if "valid" in point]
     _, went_on, since = text.rpartition(GOES_ON)  # what was made after that checkpoint is lost
     numbers = re.findall(r"num_updates=(\d{1,15}(?:\.\d+)?(?:e\+\d\d)?)(?![\w.])", since)[-1:]

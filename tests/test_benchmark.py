@@ -568,6 +568,7 @@ def test_saved_results_can_be_shown_again(pretend, tmp_path, capsys):
         (["updates", "--quick", "--updates", "50"], "--updates is for the commands updates and bars, without --quick"),
         (["cells", "--updates", "3"], "--updates is for the commands updates and bars"),
         (["generation", "--steps", "3"], "--steps is not for the command generation"),
+        (["updates", "--repeats", "3"], "--repeats is not for the command updates: --updates are its samples"),
         (["updates", "--cells", "basic_gru"], "updates: no language model among --cells basic_gru"),
         (["generation", "--cells", "basic_gru"], "generation: no language model among --cells basic_gru"),
     ],

@@ -125,11 +125,10 @@ def count(found: Sequence[Line]) -> str:
         numbers.setdefault(line.number, []).append(line)
     sorts = [sort(each) for each in numbers.values()]
     quoted = [sort(each) for each in numbers.values() if each[0].rows[0].quoted]
-    met = ["met", "met before its end"]
     of_these = f" ({quoted.count('met')} of these quoted)" if "met" in quoted else ""
     said = [
         f"{sorts.count('met')} are met {WITHIN} or better by the recipe's training to its end{of_these}",
-        f"{sorts.count(met[1])} by one that was stopped before" * (met[1] in sorts),
+        f"{sorts.count('met before its end')} by one that was stopped before" * ("met before its end" in sorts),
         f"{sorts.count('other')} by another reading alone" * ("other" in sorts),
         f"{sorts.count('missed')} by none",
         f"{sorts.count('open')} not yet, by trainings that were stopped before their ends" * ("open" in sorts),
