@@ -44,7 +44,7 @@ def whole(file: Path) -> Iterator[Path]:
     Raises:
         OSError: with the file's name, which Python does not give where a disk is full.
     """
-    part = file.with_name(f"{file.name}.part")
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same
     try:
         yield part
         os.replace(part, file)

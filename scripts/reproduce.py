@@ -337,8 +337,12 @@ def state(training: Training) -> tuple:
 def report(manifest: Manifest, args) -> int:
     import reproduction.report
 
-    for path in reproduction.report.write_all(manifest):
+    results = reproduction.results.Results()
+    for path in reproduction.report.write_all(manifest, results):
         print(f"wrote {os.path.relpath(path)}")
+    if not results.all:
+        print(f"reproduce: no results in {relative(reproduction.results.ROWS)}: it says that nothing was measured",
+              file=sys.stderr)  # fmt: skip
     return 0
 
 

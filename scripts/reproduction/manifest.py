@@ -4,6 +4,7 @@ A file describes one recipe::
 
     data = "ptb"                                  # --data ptb=FOLDER names the binarised folder
     tokens = 82430                                # what scoring counts on its test set; 0 or none: not known
+    train_tokens = 929589                         # likewise what its training set has
     task = "rntn_language_modeling"
     command = "eval-lm"                           # or "generate": what scores a model
 
@@ -12,7 +13,7 @@ A file describes one recipe::
     evaluate = "--sample-break-mode eos"          # flags of the scoring command
     metric = "ppl"                                # of METRICS below
     epochs = 40                                   # the full schedule; or: updates = 140000
-    data = "ptb-other"                            # if not that of the file; tokens likewise
+    data = "ptb-other"                            # if not that of the file; tokens and train_tokens likewise
     script = "scripts/kneser_ney.py"              # makes the model instead of fairseq-train: SCRIPT DATA --output FILE
     because = "why so many, where the paper does not say"
     [schedules.t16.short]                         # a shorter one, the same for all rows that are compared
@@ -30,7 +31,10 @@ A file describes one recipe::
     seeds = [1, 2]                                # default: [1]
 
     [[rows]]                                      # a number of a table
-    paper = "T16"; table = "Table II"; row = "GRURNN"; column = "test PPL"
+    paper = "T16"
+    table = "Table II"
+    row = "GRURNN"
+    column = "test PPL"
     published = 97.78                             # left out where the paper has no number
     run = "gru-860"
     evaluate = ""                                 # flags of this row's scoring alone
@@ -41,15 +45,27 @@ A file describes one recipe::
     aside = "of another reading"                  # why the summary counts it apart; default: it does not
 
     [[figures]]                                   # curves of validations or of training, or points of several runs
-    id = "t16-figure-9"; paper = "T16"; figure = "Figure 9"; title = "..."
-    kind = "curves"; subset = "valid"; metric = "ppl"; runs = ["gru-860", ...]
+    id = "t16-figure-9"
+    paper = "T16"
+    figure = "Figure 9"
+    title = "..."
+    kind = "curves"
+    subset = "valid"
+    metric = "ppl"
+    runs = ["gru-860"]
     note = ""                                     # shown below it
     tables = {"Table 5" = "I = x"}                # what the legend says in place of a table's name, where it needs one
-    # kind = "sweep"; x = "K"; series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
+    # in place of kind, subset, metric and runs:
+    # kind = "sweep"
+    # x = "K"
+    # series = [{label = "f", points = [[1, "s-rnn-100"], [100, "r-rntn-100"]]}]
 
     [[claims]]                                    # what a paper says of two runs: the first has the better number
-    paper = "T16"; where = "§V-B, Table II"       # where the paper says it
-    text = "GRURNTN < GRU"; better = "gru-rntn-256"; worse = "gru-860"
+    paper = "T16"
+    where = "§V-B, Table II"                      # where the paper says it
+    text = "GRURNTN < GRU"
+    better = "gru-rntn-256"
+    worse = "gru-860"
     evaluate = ""                                 # flags of the first one's scoring alone, as of a row
     within = 0.02                                 # with <= or >= in the text: or worse by at most 2 % of the second;
                                                   # without a sign: the two are at most that far apart
@@ -86,6 +102,7 @@ METRICS = {
 KINDS = ("paper", "medium", "short")
 SCORING = ("eval-lm", "generate")
 CLAIM = ("paper", "where", "text", "better", "worse")
+TOKENS = ("tokens", "train_tokens")
 OR_EQUAL = ("<=", ">=", "≤", "≥")
 HEADLINES = "headlines"
 SEEDS = 2**32  # numpy's bound
@@ -114,6 +131,7 @@ class Schedule:
     updates: Optional[int]
     because: str
     tokens: int = 0
+    train_tokens: int = 0
     script: str = ""
     medium: Optional[Schedule] = None
     short: Optional[Schedule] = None
@@ -322,9 +340,10 @@ def add(manifest: Manifest, file: Path) -> None:
     for claim in tables(given, "claims"):
         read_claim(claim)
         manifest.claims.append({**claim, "evaluate": words(claim.get("evaluate", ""))})
-    above_zero(given, "tokens")
-    whole_number(given, "tokens")
-    known(given, "data", "task", "command", "tokens")
+    for name in TOKENS:
+        above_zero(given, name)
+        whole_number(given, name)
+    known(given, "data", "task", "command", *TOKENS)
     texts(given, "data", "task", "command")
     if given["command"] not in SCORING:
         raise ValueError(f"command {given['command']!r} is none of {', '.join(SCORING)}")
@@ -395,14 +414,14 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
     for kind, form in shorter.items():
         if not isinstance(form, dict):
             raise ValueError(f"{kind} = {form!r} of schedule {name!r} must be a table")
-    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "tokens", "script")
+    known(settings, "train", "evaluate", "metric", "epochs", "updates", "because", "data", "script", *TOKENS)
     texts(settings, "train", "evaluate", "metric", "because", "data", "script")
     for form in (settings, *shorter.values()):
         texts(form, "drop", "train", "because")
-        for number in ("updates", "tokens"):
+        for number in ("updates", *TOKENS):
             whole_number(form, number, f" of schedule {name!r}")
         reserved(words(form.get("train", "")), f"schedule {name!r}")
-        above_zero(form, "epochs", "updates", "tokens")
+        above_zero(form, "epochs", "updates", *TOKENS)
     if (settings.get("epochs") is None) == (settings.get("updates") is None):
         raise ValueError(f"schedule {name!r} needs one of epochs and updates")
     if settings["metric"] not in METRICS:
@@ -411,7 +430,8 @@ def read_schedule(name: str, recipe: str, common: dict, settings: dict) -> Sched
         name, recipe, settings.get("data", common["data"]), common["task"], common["command"], settings["metric"],
         words(settings["train"]), words(settings.get("evaluate", "")), settings.get("epochs"), settings.get("updates"),
         " ".join(settings.get("because", "").split()),
-        settings.get("tokens", 0 if "data" in settings else common.get("tokens", 0)), settings.get("script", ""),
+        *(settings.get(name, 0 if "data" in settings else common.get(name, 0)) for name in TOKENS),
+        settings.get("script", ""),
     )  # fmt: skip
     return replace(full, **{kind: shortened(full, kind, form) for kind, form in shorter.items()})
 

@@ -126,10 +126,13 @@ def count(found: Sequence[Line]) -> str:
     sorts = [sort(each) for each in numbers.values()]
     quoted = [sort(each) for each in numbers.values() if each[0].rows[0].quoted]
     of_these = f" ({quoted.count('met')} of these quoted)" if "met" in quoted else ""
+    other = [each for each in sorts if each.startswith("other")]
+    stopped = other.count("other before its end")
+    before = f" ({stopped} of these stopped before its end)" * bool(stopped)
     said = [
         f"{sorts.count('met')} are met {WITHIN} or better by the recipe's training to its end{of_these}",
         f"{sorts.count('met before its end')} by one that was stopped before" * ("met before its end" in sorts),
-        f"{sorts.count('other')} by another reading alone" * ("other" in sorts),
+        f"{len(other)} by another reading alone{before}" * bool(other),
         f"{sorts.count('missed')} by none",
         f"{sorts.count('open')} not yet, by trainings that were stopped before their ends" * ("open" in sorts),
     ]
@@ -138,11 +141,12 @@ def count(found: Sequence[Line]) -> str:
 
 def sort(readings: Sequence[Line]) -> str:
     """What is true of a number: ``met`` or ``met before its end`` by the recipe's own reading, by an ``other`` one
-    alone, ``missed`` by trainings that came to their ends, or ``open``."""
+    alone (or ``other before its end``), ``missed`` by trainings that came to their ends, or ``open``."""
     own = [line for line in readings if not line.rows[0].reading_of]
     for line in own:
         if line.near:
             return "met" if line.found.complete else "met before its end"
-    if any(line.near for line in readings):
-        return "other"
+    near = [line for line in readings if line.near]
+    if near:
+        return "other" if any(line.found.complete for line in near) else "other before its end"
     return "missed" if any(line.ended for line in own or readings) else "open"

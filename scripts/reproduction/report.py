@@ -37,13 +37,14 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
   the curve of a training, the machine, the versions and the commit.
 - **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
-- **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. Only
-  *100 %, paper* can be held against the paper's number, and where a paper leaves settings open (rates, decay, epochs:
-  above all H16 and T16, see [Schedules](#schedules)) that too is of choices of ours.
+- **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. What
+  *paper* trained to its end can be held against the paper's number; stopped before (*partial*), it might have come
+  nearer yet; by a shorter schedule it is no match for it. Where a paper leaves settings open (rates, decay, epochs:
+  above all H16 and T16, see [Schedules](#schedules)) all are of choices of ours.
   - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
     [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
   - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours;
-    *diverged*: stopped as the last validation was ten times the best or more, or no number.
+    *diverged*: when it stopped, validation said more than ten times the best of before, or no number.
   - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
 - **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
 - **Parameters** are counted in our model."""
@@ -185,8 +186,8 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     contrary = f" ({unlike} of these to the contrary)" if unlike else ""
     fewer = f", and {len(others)} more after fewer epochs{contrary}" if others else ""
     by = [[each.holds for each in chosen if (basis(each) or (None,))[0] == place] for place in range(3)]
-    split = [f"{what} {found.count(True)} hold, {found.count(False)} not"
-             for what, found in zip(("by full schedules", "by shortened ones", "of times"), by) if found]  # fmt: skip
+    names = ("by full schedules", "by shortened or stopped ones", "of times")
+    split = [f"{what} {found.count(True)} hold, {found.count(False)} not" for what, found in zip(names, by) if found]
     said = (
         f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open; {'; '.join(split) or 'none decided'}. "
         f"By more than one seed: {several} of {len(decided)}{fewer}. "
@@ -197,8 +198,8 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
 
 def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:
     """Rows and claims by paper; a time is of some updates, and by no schedule."""
-    kinds = ["hold, full", "do not, full", "hold, shortened", "do not, shortened", "times: hold", "times: do not",
-             "open"]  # fmt: skip
+    kinds = ["hold, full", "do not, full", "hold, shortened or stopped", "do not, shortened or stopped", "times: hold",
+             "times: do not", "open"]  # fmt: skip
     lines = []
     for paper in papers(manifest):
         rows = [row for row in manifest.rows if row.paper == paper and not row.aside]
@@ -218,8 +219,8 @@ def is_time(judged: Judged) -> bool:
 
 
 def basis(judged: Judged) -> Optional[Tuple[int, bool]]:
-    """What a verdict rests on (0: full schedules, 1: shortened ones, 2: times), and whether the claim holds; ``None``:
-    it is open."""
+    """What a verdict rests on (0: full schedules, 1: shortened or stopped ones, 2: times), and whether the claim
+    holds; ``None``: it is open."""
     if judged.holds is None:
         return None
     return 2 if is_time(judged) else 0 if judged.whole else 1, judged.holds
@@ -233,7 +234,7 @@ def certainty(judged: Sequence[Judged]) -> str:
     alone, close = sum(each.seeds == 1 for each in decided if not is_time(each)), sum(each.close for each in decided)
     return (
         f"Of the {len(decided)} claims decided {alone} rest on one seed, where a small difference may be chance; in "
-        f"{close} the two numbers are equal within 0.5 %. What a shortened schedule shows is which model is "
+        f"{close} the two numbers are equal within 0.5 %. What a shortened or stopped training shows is which model is "
         "ahead by then, not which is better in the end."
     )
 

@@ -189,10 +189,12 @@ class Results:
     """All results of a folder.
 
     Raises:
-        Refused: a file that is no result; the message names it.
+        Refused: a file that is no result, or in the folder's place; the message names it.
     """
 
     def __init__(self, folder: Path = ROWS) -> None:
+        if folder.exists() and not folder.is_dir():
+            raise Refused(f"{folder} is no folder")
         self.all = [read(file) for file in sorted(folder.glob("*.json"))]
 
     def hold_against(self, manifest: Manifest) -> None:
@@ -323,8 +325,10 @@ def understood(file: Path, data: Any) -> Result:
             raise ValueError(f"{name} {data[name]!r} is none of {', '.join(known)}")
     where, commands = data.get("environment", {}), data.get("commands", {})
     versions = where.get("versions", {})
-    if not all(isinstance(part, dict) for part in (where, versions, commands)):
-        raise ValueError("environment, versions or commands are no objects")
+    text = data.get("data", {})
+    hashes = text.get("sha256", {}) if isinstance(text, dict) else None
+    if not all(isinstance(part, dict) for part in (where, versions, commands, hashes)):
+        raise ValueError("environment, versions, commands or the data's sha256 are no objects")
     result = Result(
         file, data["run"], data["schedule"], int(data["seed"]), data["metric"], data["complete"],
         data["stopped"], float(data["epochs"]), int(data["updates"]), float(data["of_paper"]), data["test"],

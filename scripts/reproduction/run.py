@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -56,7 +57,7 @@ def carry_out(training: Training, evaluations: Sequence[Tuple[str, ...]]) -> dic
     with alone(training.folder) as lock:
         if training.schedule.metric == "seconds":
             where = environment(training.settings, "scripts/benchmark.py")
-            return write(training, timed(training, lock), "", whose(where))
+            return write(training, *timed(training, lock), whose(where))
         return trained(training, evaluations, lock)
 
 
@@ -71,13 +72,14 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         mended = mend(training.folder)
         if mended:
             say(f"{training.name}: {mended}")
+    check_the_same_text(training, earlier(training), data)
     calls = Calls(training.folder, saved(training.folder)[0], log, environment(training.settings, program))
     before = begun(training, flags, data, log)
     code, said = 0, ""
     if not whole_already(training):
         code, said = call(program, [*flags, *budget(training)], training.settings.threads, log, lock)
     if code:
-        raise failed(training, command, said, log)
+        raise failed(training, command, said, log, code)
     if not training.schedule.script:
         saved(training.folder, BEST)  # which no more training would mend: it says so
     scorings = {" ".join(more): training.score_flags(more, "test") for more in evaluations}
@@ -124,6 +126,19 @@ def check_the_same(training: Training, flags: List[str], data: Dict[str, str]) -
         raise Refused(f"{training.name} was begun with other flags ({said}): {anew}")
     if data_before not in (None, data):
         raise Refused(f"{training.name} was begun with other data than {training.data}, by their hashes: {anew}")
+
+
+def check_the_same_text(training: Training, before: Optional[dict], data: Dict[str, str]) -> None:
+    """
+    Raises:
+        Refused: the result that there is was made of another text.
+    """
+    had = (before or {}).get("data", {}).get("sha256", {})
+    if any(had[split] != data[split] for split in had.keys() & data.keys()):
+        raise Refused(
+            f"{training.name}: {training.data} is another corpus than that of {relative(training.result)}, by the "
+            "hashes of both: move that file away to replace it"
+        )
 
 
 def compared(flags: List[str]) -> List[str]:
@@ -192,15 +207,27 @@ def score(training: Training, flags: List[str], lock: int) -> dict:
     log = training.folder / "score.log"
     code, said = call(training.schedule.command, flags, training.settings.threads, log, lock)
     if code:
-        raise failed(training, f"fairseq-{training.schedule.command}", said, log)
+        raise failed(training, f"fairseq-{training.schedule.command}", said, log, code)
     return read_score(training.schedule.metric, said)
 
 
-def failed(training: Training, command: str, said: str, log: Path) -> Refused:
-    """What to say of a command that failed: on a full disk its own last words are cut off, and so is its log."""
+def failed(training: Training, command: str, said: str, log: Path, code: int) -> Refused:
+    """What to say of a command that failed: on a full disk its own last words are cut off, and so is its log; killed,
+    it had none."""
     full = shutil.disk_usage(training.folder).free < NO_SPACE
-    why = f"no space left on the device of {relative(training.folder)}" if full else last_line(said)
+    why = f"no space left on the device of {relative(training.folder)}" if full else ended_by(code) or last_line(said)
     return Refused(f"{training.name}: {command} failed ({why}); see {relative(log)}")
+
+
+def ended_by(code: int) -> str:
+    """The signal that an exit code tells of; empty: none."""
+    if code >= 0:
+        return ""
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"killed by {name}" + ", as a system does that is out of memory" * (name == "SIGKILL")
 
 
 def check_tokens(training: Training, scores: dict) -> None:
@@ -248,8 +275,9 @@ def described(training: Training, log: str, said: str) -> dict:
     }  # fmt: skip
 
 
-def timed(training: Training, lock: int) -> dict:
-    """The time of an update of this architecture over that of the schedule's reference, side by side on its text."""
+def timed(training: Training, lock: int) -> Tuple[dict, str]:
+    """The time of an update of this architecture over that of the schedule's reference, side by side on its text; and
+    what the benchmark printed."""
     output = training.folder
     output.mkdir(parents=True, exist_ok=True)
     reference, *sizes = training.schedule.train
@@ -265,7 +293,7 @@ def timed(training: Training, lock: int) -> dict:
     started = datetime.datetime.now()
     code, said = call("scripts/benchmark.py", flags, training.settings.threads, output / "train.log", lock)
     if code or not file.is_file():
-        raise Refused(f"{training.name}: benchmark.py failed: {last_line(said)}")
+        raise Refused(f"{training.name}: benchmark.py failed: {ended_by(code) or last_line(said)}")
     from benchmarking.results import Results
 
     results = Results(json.loads(file.read_text(encoding="utf-8")))
@@ -276,9 +304,10 @@ def timed(training: Training, lock: int) -> dict:
         "of_schedule": 1.0, "of_paper": 1.0, "parameters": None, "curve": [], "valid": {},
         "test": {"": {"ratio": round(statistics.median(ratios), 4), "low": round(min(ratios), 4),
                       "high": round(max(ratios), 4), "reference": reference}},
-        "seconds": {}, "commands": {"train": named(training, ["scripts/benchmark.py", *flags]), "score": {}},
+        "seconds": {"wall": round((datetime.datetime.now() - started).total_seconds(), 1)},
+        "commands": {"train": named(training, ["scripts/benchmark.py", *flags]), "score": {}},
         "started": started.isoformat(timespec="seconds"),
-    }  # fmt: skip
+    }, said  # fmt: skip
 
 
 def environment(settings: Settings, command: str) -> dict:
@@ -320,7 +349,7 @@ def write(training: Training, found: dict, log: str, made: dict) -> dict:
         return {**before, "kept": result}
     files = {file: json.dumps(result, indent=1) + "\n"}
     if log:
-        files[log_of(training)] = kept_lines(*named(training, [log]), every=bool(training.schedule.script))
+        files[log_of(training)] = kept_lines(*named(training, [log]), every=training.run.untrained)
     with contextlib.ExitStack() as parts:  # they take their places in reverse order: the result says that all is there
         for each, text in files.items():
             parts.enter_context(whole(each)).write_text(text, encoding="utf-8")

@@ -18,7 +18,7 @@ ON_CPU = "--cpu"
 NO_WORKERS = "--num-workers=0"
 PRECISION = "--matmul-precision"
 PRECISIONS = ("highest", "high", "medium")
-#: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is scored
+#: what a script that binarises wrote: its file, there the hashes of the texts, and the name of what is counted
 PREPARED = (("prepare_lm.json", "text", "tokens"), ("prepare_conllu.json", "digests", "words"))
 
 
@@ -30,41 +30,41 @@ def read_json(file: Path) -> Any:
         return None
 
 
-def prepared(folder: Path) -> Tuple[Dict[str, str], Optional[int]]:
-    """What the script that binarised a folder wrote down: the hashes of the texts, and how many are scored in the test
-    set; nothing where that is not known."""
+def prepared(folder: Path) -> Tuple[Dict[str, str], Dict[str, int]]:
+    """What the script that binarised a folder wrote down, by split: the hashes of the texts, and how many tokens (or
+    words) there are; nothing where that is not known."""
     for name, hashes, key in PREPARED:
         said = read_json(folder / name)
         if said is None:
             continue
         texts, statistics = (said.get(part) if isinstance(said, dict) else None for part in (hashes, "statistics"))
         texts = texts if isinstance(texts, dict) else {}
-        test = statistics.get("test") if isinstance(statistics, dict) else None
-        count = test.get(key) if isinstance(test, dict) else None
+        statistics = statistics if isinstance(statistics, dict) else {}
+        counts = {split: each.get(key) for split, each in statistics.items() if isinstance(each, dict)}
         known = {split: digest for split, digest in texts.items() if isinstance(digest, str)}
-        return known, count if type(count) is int else None
-    return {}, None
+        return known, {split: count for split, count in counts.items() if type(count) is int}
+    return {}, {}
 
 
-def test_tokens(folder: Path) -> Optional[int]:
-    """How many the test set of a binarised folder has, as the script that made it wrote down, or by the index of a
-    language model's; ``None``: not known.
+def tokens_of(folder: Path, split: str) -> Optional[int]:
+    """How many tokens (or words) a split of a binarised folder has, as the script that made it wrote down, or by the
+    index of a language model's; ``None``: not known.
 
     Raises:
         Refused: the index is damaged.
     """
-    _, count = prepared(folder)
-    if count is not None or not (folder / "test.idx").is_file():
+    count = prepared(folder)[1].get(split)
+    if count is not None or not (folder / f"{split}.idx").is_file():
         return count
     from rntn_plugins.data.binarised import load_binarised
 
     try:
-        split = load_binarised(str(folder / "test"), None)  # kept: sizes are of its file in memory
+        text = load_binarised(str(folder / split), None)  # kept: sizes are of its file in memory
     except ValueError as error:
         raise Refused(str(error)) from None
-    if split is None:
-        raise Refused(f"{folder} has a test.idx, but no test.bin")
-    return int(split.sizes.sum())
+    if text is None:
+        raise Refused(f"{folder} has a {split}.idx, but no {split}.bin")
+    return int(text.sizes.sum())
 
 
 def digests(folder: Path) -> Dict[str, str]:
@@ -134,12 +134,14 @@ class Training:
                 f"{self.run.id}: no binarised folder {shown}: prepare it as tasks/{self.schedule.recipe}/README.md "
                 f"says, or name it with --data {name}=FOLDER"
             )
-        said = test_tokens(ROOT / folder)
-        if said and self.schedule.tokens not in (0, said):
-            raise Refused(
-                f"{self.run.id}: {shown} is another corpus: {said:,} to score in its test set, "
-                f"{self.schedule.tokens:,} in that of tasks/{self.schedule.recipe}"
-            )
+        for split, name, counted in (("test", "test", self.schedule.tokens),
+                                     ("train", "training", self.schedule.train_tokens)):  # fmt: skip
+            said = tokens_of(ROOT / folder, split) if counted else None
+            if said and said != counted:
+                raise Refused(
+                    f"{self.run.id}: {shown} is another corpus: its {name} set has {said:,} tokens, that of "
+                    f"tasks/{self.schedule.recipe} {counted:,}"
+                )
         return folder
 
     # ---- commands ----------------------------------------------------------------------------------------------------

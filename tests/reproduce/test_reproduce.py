@@ -64,6 +64,28 @@ def test_a_measurement_of_time_is_of_its_own_device(cuda, left, place, corpus, m
     assert [file.name for file in folder.glob("*.json")] == [left]
 
 
+def test_a_measurement_of_time_keeps_its_log(place, corpus, monkeypatch, capsys):
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
+    schedule = '[schedules.time]\ntrain = "gru_lm --batch 2 --steps 3"\nmetric = "seconds"\nupdates = 8\n\n[[runs]]'
+    rows.write_text(timing.replace("[[runs]]", schedule, 1))
+
+    def call(command, flags, threads, log, *rest):
+        arguments = benchmark.parse(flags)
+        found = [{"group": f"update {cell}", "role": "auto", "records": [{"round": 0, "seconds": [0.5 + number]}]}
+                 for number, cell in enumerate(arguments.cells)]  # fmt: skip
+        file = ROOT / arguments.output / "updates.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"contenders": found}))
+        return 0, f"a table\nwrote {ROOT}/x\n"
+
+    monkeypatch.setattr(reproduction.run, "call", call)
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--device", "cpu"]) == 0
+    found = result(place, "one.paper.seed1")
+    assert found["seconds"]["wall"] >= 0 and found["test"][""]["ratio"] == 3.0
+    assert (place / "results" / "one.paper.seed1.log").read_text() == "a table\n"
+
+
 @pytest.mark.parametrize("rounds", [True, False])
 def test_products_in_training_may_be_rounded(rounds, place, corpus, monkeypatch):
     monkeypatch.setattr(reproduce, "rounding", lambda *_: rounds)
@@ -237,6 +259,16 @@ def test_files_that_cannot_be_written(place, corpus, capsys, monkeypatch, named)
     assert said == ("PermissionError: [Errno 13] Permission denied: 'x.json'" if named else expected)
 
 
+def test_a_command_that_was_killed(place, corpus, capsys, monkeypatch):
+    monkeypatch.setattr(reproduction.run, "call", lambda *_: (-9, "train_inner | epoch 002: 153 / 222 loss=8.93"))
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}"]) == 1
+    said = "fairseq-train failed (killed by SIGKILL, as a system does that is out of memory); see "
+    assert said in capsys.readouterr().out
+    assert [reproduction.run.ended_by(code) for code in (0, 1, -15, -99)] == [
+        "", "", "killed by SIGTERM", "killed by signal 99",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("free, why", [(0, "no space left on the device of "), (2**30, "with PathManager.open(")])
 def test_a_command_that_fails_on_a_full_disk(place, corpus, capsys, monkeypatch, free, why):
     """fairseq's words on it are cut off, as they go to the same disk."""
@@ -261,7 +293,7 @@ def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch)
     rows.write_text("tokens = 99\n" + rows.read_text())
     shutil.copytree(corpus, binarised)
     run = ["run", "one", "--data", f"tiny={binarised}", "--schedule", "short"]
-    said = ": {:,} to score in its test set, 99 in that of tasks/tiny"
+    said = ": its test set has {:,} tokens, that of tasks/tiny 99"
     count = sum(len(line.split()) + 1 for line in (corpus.parent / "test.txt").read_text().splitlines())
     assert reproduce.main(run) == 2 and said.format(count) in capsys.readouterr().err
     (binarised / "prepare_lm.json").write_text('{"statistics": {"test": {"tokens": 98}}}')
@@ -278,7 +310,7 @@ def test_another_corpus_is_refused(place, corpus, tmp_path, capsys, monkeypatch)
     (binarised / "test.bin").unlink()
     assert reproduce.main(run) == 2 and "bin has a test.idx, but no test.bin" in capsys.readouterr().err
     assert not (place / "runs").exists()
-    monkeypatch.setattr(reproduction.training, "test_tokens", lambda folder: None)
+    monkeypatch.setattr(reproduction.training, "tokens_of", lambda *_: None)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--schedule", "short"]) == 1
     assert "is another corpus" in capsys.readouterr().out and not list((place / "results").iterdir())
 
@@ -291,14 +323,40 @@ def test_which_text_it_was(corpus, tmp_path):
     (tmp_path / "prepare_lm.json").write_text("[]")
     (tmp_path / "prepare_conllu.json").write_text('{"digests": {"train": "1f", "vectors": null}}')
     (tmp_path / "x.bin").mkdir()
-    assert reproduction.training.prepared(tmp_path) == ({}, None), "a list"
+    assert reproduction.training.prepared(tmp_path) == ({}, {}), "a list"
     (tmp_path / "prepare_lm.json").write_text("[" * 100_000)
     assert reproduction.training.digests(tmp_path) == {"train": "1f"}
     for count in ("true", "98.5", "NaN", '"98"', "[98]", "null"):
         (tmp_path / "prepare_lm.json").write_text(
             f'{{"text": {{"a": [1], "b": "2e"}}, "statistics": {{"test": {{"tokens": {count}}}}}}}'
         )
-        assert reproduction.training.prepared(tmp_path) == ({"b": "2e"}, None)
+        assert reproduction.training.prepared(tmp_path) == ({"b": "2e"}, {})
+
+
+def test_another_training_text_is_refused(place, corpus, capsys):
+    """As a part of it would have other, fewer words."""
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    count = sum(len(line.split()) + 1 for line in (corpus.parent / "train.txt").read_text().splitlines())
+    text, run = rows.read_text(), ["run", "one", "--data", f"tiny={corpus}", "--schedule", "short", "--budget", "0.01s"]
+    rows.write_text("train_tokens = 99\n" + text)
+    assert reproduce.main(run) == 2
+    assert f": its training set has {count} tokens, that of tasks/tiny 99" in capsys.readouterr().err
+    rows.write_text(f"train_tokens = {count}\n" + text)
+    assert reproduce.main(run) == 0
+
+
+def test_a_result_of_another_text_does_not_take_the_place_of_the_first(place, corpus, tmp_path, capsys):
+    run = ["run", "one", "--schedule", "short", "--seeds", "1"]
+    assert reproduce.main([*run, "--data", f"tiny={corpus}"]) == 0
+    before = (place / "results" / "one.short.seed1.json").read_bytes()
+    shutil.rmtree(place / "runs")
+    shutil.copytree(corpus, tmp_path / "other")
+    shutil.copyfile(corpus / "valid.bin", tmp_path / "other" / "train.bin")
+    shutil.copyfile(corpus / "valid.idx", tmp_path / "other" / "train.idx")
+    assert reproduce.main([*run, "--data", f"tiny={tmp_path / 'other'}"]) == 1
+    assert "other is another corpus than that of " in capsys.readouterr().out
+    assert (place / "results" / "one.short.seed1.json").read_bytes() == before
+    assert not list((place / "runs").glob("*/*.pt"))
 
 
 def test_results_that_cannot_be_written_are_no_surprise_after_training(place, corpus, monkeypatch, capsys):

@@ -93,8 +93,8 @@ def test_a_shorter_training_of_more_seeds_is_told(manifest, rows):
         "more seeds (10 %, short, 3 epochs): `rntn` 118.00 (116.00–120.00), `gru` 114.00 (110.00–118.00)", said,
     ]  # fmt: skip
     assert (
-        "Of 1: 1 hold, 0 not, 0 open; by shortened ones 1 hold, 0 not. By more than one seed: 0 of 1, and 1 more"
-        in page
+        "Of 1: 1 hold, 0 not, 0 open; by shortened or stopped ones 1 hold, 0 not. "
+        "By more than one seed: 0 of 1, and 1 more" in page
     )
     assert "1 more after fewer epochs (1 of these to the contrary). All" in page
     for run, value in (("rntn", 91.0), ("gru", 98.0)):
@@ -240,8 +240,8 @@ def test_what_validation_decided_in_the_tables(manifest, rows):
     )
     assert line(page, "GRURNTN < GRU", "87.40")[5] == said
     assert (
-        "Of 1: 1 hold, 0 not, 0 open; by shortened ones 1 hold, 0 not. By more than one seed: 0 of 1, and 1 more"
-        in page
+        "Of 1: 1 hold, 0 not, 0 open; by shortened or stopped ones 1 hold, 0 not. "
+        "By more than one seed: 0 of 1, and 1 more" in page
     )
     result(rows, "rntn", 200.0, seed=1)
     assert "1 more after fewer epochs (1 of these to the contrary)" in page_of(manifest, rows)

@@ -1,5 +1,8 @@
 """rows.toml: what is refused, and with what message."""
 
+import textwrap
+import tomllib
+
 import pytest
 import reproduction.manifest
 from reproduction.manifest import Refused, merged
@@ -84,3 +87,11 @@ def test_bad_manifests(tmp_path, change, message):
 def test_no_manifest(tmp_path):
     with pytest.raises(Refused, match="no rows.toml"):
         reproduction.manifest.load(tmp_path)
+
+
+def test_the_format_that_is_described_is_one():
+    """The example of the module's docstring is TOML, with all keys that a manifest may have."""
+    example = reproduction.manifest.__doc__.partition("::\n")[2].partition("\nNames of runs")[0]
+    found = tomllib.loads(textwrap.dedent(example))
+    assert found["rows"][0]["published"] == 97.78 and found["figures"][0]["kind"] == "curves"
+    assert {"tokens", "train_tokens"} <= found.keys() and found["claims"][0]["headline"] is True

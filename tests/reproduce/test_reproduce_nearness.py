@@ -109,8 +109,10 @@ def test_other_readings_are_counted_apart(readings, rows):
     assert of_two + "1 by none." in page_of(readings, rows)
     result(rows, "streams", 99.0, "paper", epochs=12.0, **partial())
     page = page_of(readings, rows)
-    assert of_two + "1 by another reading alone, 0 by none." in page
+    assert of_two + "1 by another reading alone (1 of these stopped before its end), 0 by none." in page
     assert beside(page, "streams")[6:8] == ["40 %, paper, 12 epochs, partial", "yes"]
+    whole(rows, "streams", 99.0)
+    assert of_two + "1 by another reading alone, 0 by none." in page_of(readings, rows)
     table = page.partition("## Whole schedules")[2]
     assert table.index("GRURNN |") < table.index("streams") < table.index("| H16 |")
     result(rows, "gru", 99.0, "paper", epochs=12.0, **partial())
