@@ -65,16 +65,17 @@ The others are of any difference, however small: with one seed it may be chance.
 rounds of the measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in
 the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not
 trained to the end where that is what the claim is of, or times that are too near."""
-HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English: the first model
-is less (<) or more (>) than the second, or also equal (<=) or as near as is said; the paper's two numbers, ours, how
-far ours were trained, and whether ours say the same; of a shortened training, which is ahead by then. Test
-perplexities (characters: bits a character; time: over the second model's) or right labels in % (POS tagging; DP:
-dependency parsing; *xh*: gates that read the input and the state, E18's I = [x, h]). H: units, K: matrices of an
-r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one schedule (a run's own flags apart: T16's
-LSTMs with peepholes have another rate and start of AdaGrad's sum) and one length, unless a rule of stopping ended them;
-where the lengths differ, both numbers are the best of validation up to the last epoch that both have (*in validation up
-to epoch N*). Two lines may differ: compare within a line. *Trained for N epochs*: by a shorter training too, where more
-seeds had that one; its numbers, other readings of a claim, as of the DBRNN's pooling, and text8: [Claims](#claims)."""
+HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English (of the basic RNN
+also what E18's tables alone say): the first model is less (<) or more (>) than the second, or also equal (<=) or as
+near as is said; the paper's two numbers, ours, how far ours were trained, and whether ours say the same; of a shortened
+training, which is ahead by then. Test perplexities (characters: bits a character; time: over the second model's) or
+right labels in % (POS tagging; DP: dependency parsing; *xh*: gates that read the input and the state, E18's I = [x,
+h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one
+schedule (a run's own flags apart: T16's LSTMs with peepholes have another rate and start of AdaGrad's sum) and one
+length, unless a rule of stopping ended them; where the lengths differ, both numbers are the best of validation up to
+the last epoch that both have (*in validation up to epoch N*). Two lines may differ: compare within a line. *Trained for
+N epochs*: by a shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the
+DBRNN's pooling, and text8: [Claims](#claims)."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 
