@@ -35,7 +35,7 @@ import reproduction.manifest as manifests
 from outputs import reader_gone, say
 from reproduction.logs import GOES_ON, curve, epochs_done
 from reproduction.manifest import KINDS, METRICS, SEEDS, Manifest, Refused
-from reproduction.process import at_work, relative, start_anew, stop_all, take_gpu
+from reproduction.process import at_work, kill_all, relative, start_anew, stop_all, take_gpu
 from reproduction.results import validated
 from reproduction.run import carry_out, earlier
 from reproduction.tables import length
@@ -175,7 +175,9 @@ def run(manifest: Manifest, args) -> int:
                     if validations > told[training.name]:
                         told[training.name] = validations
                         say(f"{training.name}: {said}")
-        except BaseException:  # a signal; or a mistake of ours, which is not to wait for all trainings
+        except BaseException as error:  # a signal; or a mistake of ours, which is not to wait for all trainings
+            if isinstance(error, KeyboardInterrupt):
+                say("stopping: trainings save where they are; another signal ends them at once")
             pool.shutdown(wait=False, cancel_futures=True)
             stop_all()
             raise
@@ -184,8 +186,8 @@ def run(manifest: Manifest, args) -> int:
 
 @contextlib.contextmanager
 def ending_all() -> Iterator[None]:
-    """The first signal that ends us raises ``KeyboardInterrupt``, as Ctrl-C does, so that our commands end too; those
-    after it are ignored. What was to be ignored (``nohup``) is from the start."""
+    """The first signal that ends us raises ``KeyboardInterrupt``, as Ctrl-C does, so that our commands end too; one
+    after it kills those that are still at it. What was to be ignored (``nohup``) is from the start."""
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
 
@@ -195,7 +197,7 @@ def ending_all() -> Iterator[None]:
                 signal.signal(number, handler)
 
     def interrupt(number: int, frame) -> None:
-        set_all(lambda *_: None)  # and not SIG_IGN, which a command that is started meanwhile would inherit
+        set_all(lambda *_: kill_all())  # and not SIG_IGN, which a command that is started meanwhile would inherit
         raise KeyboardInterrupt
 
     set_all(interrupt)
@@ -398,7 +400,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         print(f"reproduce: error: {error}; pip install -e .", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        then = "; the same command goes on from the last checkpoint" if args.command == "run" else ""
+        then = "; the same command goes on from there" if args.command == "run" else ""
         print(f"reproduce: stopped{then}", file=sys.stderr)
         return 130
 

@@ -15,7 +15,12 @@ from typing import Dict, Iterator, Optional, Sequence, Set, Tuple
 from reproduction.manifest import ROOT, Refused
 
 LOCK = "lock"
-COMMANDS = {"train": "fairseq_cli.train", "eval-lm": "fairseq_cli.eval_lm", "generate": "fairseq_cli.generate"}
+#: modules, or scripts
+COMMANDS = {
+    "train": "scripts/reproduction/stoppable.py",
+    "eval-lm": "fairseq_cli.eval_lm",
+    "generate": "fairseq_cli.generate",
+}
 #: with these glibc keeps memory that was freed, and torch asks for large pages: gradients and AdaGrad's intermediate
 #: results, tens of MB, are asked for again in every update, and clearing new pages takes long
 KEEP_MEMORY = {
@@ -59,7 +64,8 @@ def call(command: str, flags: Sequence[str], threads: int, log: Path, lock: Opti
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         start = out.tell()
-        program = [sys.executable, *(["-m", COMMANDS[command]] if command in COMMANDS else [command]), *flags]
+        program = COMMANDS.get(command, command)
+        program = [sys.executable, *([] if program.endswith(".py") else ["-m"]), program, *flags]
         with _starting:
             if _stopped.is_set():
                 raise Refused("stopped")
@@ -90,8 +96,15 @@ def stop(*processes: subprocess.Popen) -> None:
         _going.discard(process)
 
 
+def kill_all() -> None:
+    """End at once what :func:`stop_all` waits for."""
+    for process in list(_going):
+        process.kill()
+
+
 def stop_all() -> None:
-    """End what runs, in whatever thread, and start nothing more; who waits for it sees it fail."""
+    """End what runs, in whatever thread, and start nothing more; who waits for it sees it fail, or, of a training, end
+    where it was (``stoppable.py``)."""
     with _starting:
         _stopped.set()
     stop(*list(_going))
