@@ -1,5 +1,6 @@
 """What the scripts share of their output: pictures' names, legends, whole files, readers that have gone."""
 
+import glob
 import os
 import sys
 from contextlib import contextmanager, suppress
@@ -37,6 +38,17 @@ def told_apart(files: List[str], *names: Callable[[Path], str]) -> List[str]:
     return files
 
 
+def alive(number: str) -> bool:
+    """Whether there may be a process of this number."""
+    try:
+        os.kill(int(number), 0)
+    except (ValueError, OverflowError, ProcessLookupError):
+        return False
+    except OSError:  # of another user
+        pass
+    return True
+
+
 @contextmanager
 def whole(file: Path) -> Iterator[Path]:
     """Where to write what is to be *file*: in its place once it is whole, so that a full disk leaves what was there.
@@ -45,6 +57,9 @@ def whole(file: Path) -> Iterator[Path]:
         OSError: with the file's name, which Python does not give where a disk is full.
     """
     part = file.with_name(f"{file.name}.{os.getpid()}.part")  # another process may write the same
+    for left in file.parent.glob(f"{glob.escape(file.name)}.*.part"):
+        if not alive(left.suffixes[-2][1:]):  # it was killed meanwhile
+            left.unlink(missing_ok=True)
     try:
         yield part
         os.replace(part, file)

@@ -400,7 +400,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         print(f"reproduce: error: {error}; pip install -e .", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        then = "; the same command goes on from there" if args.command == "run" else ""
+        then = "; the same command goes on from the last checkpoint" if args.command == "run" else ""
         print(f"reproduce: stopped{then}", file=sys.stderr)
         return 130
 

@@ -74,3 +74,15 @@ def test_a_run_that_a_reader_ended_is_an_error(monkeypatch, capsys):
     monkeypatch.setattr(reproduce, "run", gone)
     assert reproduce.main(["run", "s18-s-rnn-100"]) == 2
     assert "Broken pipe" in capsys.readouterr().err
+
+
+def test_parts_that_killed_processes_left_are_removed(tmp_path):
+    """Not those of processes that are at it, nor of other files."""
+    file = tmp_path / "a[1].json"
+    names = [f"a[1].json.{os.getppid()}.part", "a[1].json.999999999.part", "a[1].json.x.part", "a1.json.999999999.part"]
+    for name in names:
+        (tmp_path / name).write_text("a part")
+    with outputs.whole(file) as part:
+        part.write_text("whole")
+    assert file.read_text() == "whole"
+    assert sorted(each.name for each in tmp_path.glob("*.part")) == sorted([names[0], names[3]])

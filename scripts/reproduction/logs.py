@@ -22,6 +22,7 @@ STOPS = {
     "budget": r"Stopping training due to cumulative_training_time",
     "rule": r"stopping training because current learning rate",
     "schedule": r"Stopping training due to num_updates",
+    "signal": r"Stopping training due to SIG[A-Z0-9]+",
 }
 #: written into a log where a training goes on, with the updates of its checkpoint
 GOES_ON = "reproduce: goes on after updates "
@@ -103,7 +104,7 @@ def epochs_done(points: List[dict], log: str) -> float:
         return points[-1]["updates"] / int(length[1])
     ends = [one for one, after in zip(points, points[1:]) if after["epoch"] > one["epoch"]]
     stops = re.findall("|".join(STOPS.values()), log)
-    if not ends and stops and re.match(STOPS["budget"], stops[-1]):
+    if not ends and stops and re.match(f"{STOPS['budget']}|{STOPS['signal']}", stops[-1]):
         return 0.0  # not known to have come to the end of the first
     ended = ends[-1]["updates"] / ends[-1]["epoch"] if ends else points[0]["updates"] / points[0]["epoch"]
     return points[-1]["updates"] / ended

@@ -58,9 +58,12 @@ class Result:
         return (math.inf if METRICS[self.metric][1] else -math.inf) if math.isnan(value) else value
 
     def points(self, subset: str, metric: str) -> List[Tuple[float, float]]:
-        """(epochs, value) of the curve; epochs are fractional, by the updates made."""
+        """(epochs, value) of the curve; epochs are fractional, by the updates made. What an epoch had in training when
+        it was stopped within gives way to the whole of it."""
         epoch = self.epochs / self.updates if self.updates else 0.0
-        found = [(point["updates"] * epoch, point.get(subset, {}).get(metric)) for point in self.curve]
+        last = {point["epoch"]: point for point in self.curve if "train" in point}
+        points = [point for point in self.curve if subset != "train" or point is last.get(point["epoch"])]
+        found = [(point["updates"] * epoch, point.get(subset, {}).get(metric)) for point in points]
         return [(place, value) for place, value in found if value is not None]
 
     @property

@@ -214,6 +214,10 @@ def score(training: Training, flags: List[str], lock: int) -> dict:
 def failed(training: Training, command: str, said: str, log: Path, code: int) -> Refused:
     """What to say of a command that failed: on a full disk its own last words are cut off, and so is its log; killed,
     it had none."""
+    told = re.search(STOPS["signal"], said) if code > 0 else None
+    if told:
+        name = told[0].rpartition(" ")[2]
+        return Refused(f"{training.name}: stopped by {name}; the same command goes on from the last checkpoint")
     full = shutil.disk_usage(training.folder).free < NO_SPACE
     why = f"no space left on the device of {relative(training.folder)}" if full else ended_by(code) or last_line(said)
     return Refused(f"{training.name}: {command} failed ({why}); see {relative(log)}")

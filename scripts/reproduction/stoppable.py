@@ -4,22 +4,28 @@
 
 fairseq itself loses what it made since its last checkpoint. Nothing is validated then: what it would say could make
 another checkpoint the best than in a training that is not interrupted. Before the first update it ends at once.
+The exit code is 128 and the signal's number, as shells have it.
 """
 
 import logging
 import os
 import signal
 import sys
+from typing import List
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 logger = logging.getLogger("fairseq_cli.train")
 
 
-def stoppable(train) -> None:
-    """Makes *train*, the module ``fairseq_cli.train``, so."""
+def stoppable(train) -> List[int]:
+    """Makes *train*, the module ``fairseq_cli.train``, so.
+
+    Returns:
+        where the signal will be that stopped it, if one did.
+    """
     from fairseq import checkpoint_utils
 
-    usual, asked = train.validate_and_save, []
+    usual, asked, stopped = train.validate_and_save, [], []
 
     def ask(number: int, frame) -> None:
         asked.append(number)
@@ -32,10 +38,12 @@ def stoppable(train) -> None:
         if asked and not stops and not end_of_epoch:  # an epoch's end has more to do, and then the next update comes
             logger.info(f"Stopping training due to {signal.Signals(asked[0]).name}")
             checkpoint_utils.save_checkpoint(cfg.checkpoint, trainer, epoch_itr, None)
+            stopped.append(asked[0])
             stops = True
         return losses, stops
 
     train.validate_and_save = validate_and_save
+    return stopped
 
 
 if __name__ == "__main__":
@@ -43,5 +51,6 @@ if __name__ == "__main__":
     sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != own]  # whose names others may have
     from fairseq_cli import train
 
-    stoppable(train)
+    stopped_by = stoppable(train)
     train.cli_main()
+    sys.exit(128 + stopped_by[0] if stopped_by else 0)

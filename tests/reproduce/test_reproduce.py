@@ -454,6 +454,34 @@ def test_a_training_that_is_stopped_saves_where_it_is(place, corpus, monkeypatch
     assert not list((place / "results").glob("*.json")) and not reproduction.process._going
 
 
+def test_a_training_that_was_stopped_by_another_is_not_scored(place, corpus, monkeypatch, capsys):
+    """By a signal to its process alone, as an administrator may send it."""
+    monkeypatch.setattr(reproduction.run, "call", reproduction.process.call)
+    rows = place / "tasks" / "tiny" / "rows.toml"
+    rows.write_text(rows.read_text().replace("epochs = 8", "epochs = 50000"))
+    log = place / "runs" / "one.paper.seed1" / "train.log"
+
+    def kill():
+        while not (log.is_file() and "begin validation" in log.read_text()):
+            time.sleep(0.01)
+        for process in list(reproduction.process._going):
+            process.terminate()
+
+    threading.Thread(target=kill).start()
+    assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--device", "cpu"]) == 1
+    said = "one.paper.seed1: failed: one.paper.seed1: stopped by SIGTERM; the same command goes on from the last check"
+    assert said in capsys.readouterr().out and not list((place / "results").glob("*.json"))
+    assert reproduction.checkpoints.saved(log.parent)[0] > 0
+
+
+def test_how_far_a_training_is_that_was_stopped_soon():
+    """Before the first line of progress it is not known how long an epoch is."""
+    ended = "x | INFO | train | epoch 001 | loss 3 | ppl 8 | num_updates 5\n"
+    log = f"x | INFO | fairseq_cli.train | Stopping training due to SIGTERM\n{ended}"
+    assert reproduction.logs.epochs_done(reproduction.logs.curve(ended), ended) == 1.0
+    assert reproduction.logs.epochs_done(reproduction.logs.curve(log), log) == 0.0
+
+
 STOPPED = """
 import os, signal, sys
 sys.path.insert(0, {scripts!r})
@@ -468,8 +496,9 @@ def at_update(cfg, trainer, *rest):
     return usual(cfg, trainer, *rest)
 
 train.validate_and_save = at_update
-stoppable(train)
+stopped = stoppable(train)
 train.cli_main()
+sys.exit(128 + stopped[0] if stopped else 0)
 """
 
 
@@ -486,7 +515,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(update, saved
     driver.write_text(STOPPED.format(scripts=str(ROOT / "scripts"), update=update))
     parts, whole = tmp_path / "parts", tmp_path / "whole"
     code, said = commands.forked(str(driver), *flags, "--save-dir", parts)
-    assert code == 0 and "Stopping training due to SIGTERM" in said, said[-2000:]
+    assert code == 143 and "Stopping training due to SIGTERM" in said, said[-2000:]
     assert reproduction.checkpoints.saved(parts)[0] == saved
     commands.fairseq("train", *flags, "--save-dir", parts)
     commands.fairseq("train", *flags, "--save-dir", whole)

@@ -91,3 +91,17 @@ def test_legend_names(manifest):
         "gru": "GRU, PPL (Table 0)", "other": "GRU, PPL (I = x)"
     }  # fmt: skip
     assert figures.names(manifest, {"paper": "T16", "runs": ["gru", "chars"]}) == {"gru": "GRURNN", "chars": "chars"}
+
+
+def test_an_epoch_that_was_stopped_within_is_drawn_once(rows):
+    """In training: by the whole of it. Validations stand where they were made."""
+    curve = [
+        {"epoch": 1, "updates": 50, "train": {"ppl": 300.0}, "valid": {"ppl": 280.0}},
+        {"epoch": 2, "updates": 70, "train": {"ppl": 90.0}, "valid": {"ppl": 200.0}},
+        {"epoch": 2, "updates": 100, "train": {"ppl": 150.0}, "valid": {"ppl": 190.0}},
+        {"epoch": 3, "updates": 120, "train": {"ppl": 99.0}},
+    ]
+    result(rows, "gru", 99.0, "paper", epochs=2.4, updates=120, curve=curve, **partial())
+    (found,) = report.Results(rows).all
+    assert found.points("train", "ppl") == [(1.0, 300.0), (2.0, 150.0), (2.4, 99.0)]
+    assert [value for _, value in found.points("valid", "ppl")] == [280.0, 200.0, 190.0]
