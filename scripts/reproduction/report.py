@@ -39,7 +39,7 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
 - **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
 - **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. What
   *paper* trained to its end can be held against the paper's number; stopped before (*partial*), it might have come
-  nearer yet; by a shorter schedule it is no match for it. Where a paper leaves settings open (rates, decay, epochs:
+  nearer yet; by a shorter schedule it cannot be. Where a paper leaves settings open (rates, decay, epochs:
   above all H16 and T16, see [Schedules](#schedules)) all are of choices of ours.
   - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
     [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
