@@ -346,10 +346,15 @@ def test_shortened_rates():
 
 def test_sentences_have_their_own_length_in_shorter_forms():
     epoch = 628
-    expected = {"paper": (140_000, 100), "medium": (12 * epoch, None), "short": (3 * epoch, None)}
+    expected = {
+        "paper": (140_000, 100),
+        "long": (24 * epoch, None),
+        "medium": (12 * epoch, None),
+        "short": (3 * epoch, None),
+    }
     for recipe, task, kinds in (
         ("ud_pos_tagging", "conllu_tagging", ["paper", "short"]),
-        ("ud_dependency_parsing", "conllu_parsing", ["paper", "medium", "short"]),
+        ("ud_dependency_parsing", "conllu_parsing", ["paper", "long", "medium", "short"]),
     ):
         schedule = MANIFEST.schedules[recipe, "e18"]
         assert schedule.task == task and schedule.kinds == kinds

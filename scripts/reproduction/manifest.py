@@ -20,7 +20,7 @@ A file describes one recipe::
     drop = "--lr-ratio --stop-after"              # flags of those above that it goes without, values and all
     train = "--lr 0.05"                           # flags that are added, or take the place of those above
     epochs = 4
-    [schedules.t16.medium]                        # one between the two, in the same way
+    [schedules.t16.medium]                        # one between the two, in the same way; likewise long, above medium
 
     [[runs]]                                      # a training
     id = "gru-860"
@@ -98,8 +98,8 @@ METRICS = {
 }
 
 
-#: of a schedule's forms, the longest first: the paper's, and two that are shorter
-KINDS = ("paper", "medium", "short")
+#: of a schedule's forms, the longest first: the paper's, and three that are shorter
+KINDS = ("paper", "long", "medium", "short")
 SCORING = ("eval-lm", "generate")
 CLAIM = ("paper", "where", "text", "better", "worse")
 TOKENS = ("tokens", "train_tokens")
@@ -117,7 +117,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Schedule:
-    """How a paper trains and scores; ``medium`` and ``short`` are the schedule's own shorter forms, where there are."""
+    """How a paper trains and scores; the others of ``KINDS`` are the schedule's own shorter forms."""
 
     name: str
     recipe: str
@@ -133,6 +133,7 @@ class Schedule:
     tokens: int = 0
     train_tokens: int = 0
     script: str = ""
+    long: Optional[Schedule] = None
     medium: Optional[Schedule] = None
     short: Optional[Schedule] = None
 

@@ -32,7 +32,7 @@ HEAD = """# The papers' tables, run again
 Every number of the papers that the recipes under [`tasks`](tasks) cover, beside ours. This page is written by
 `python scripts/reproduce.py report` from [`results/rows`](results/rows) and [`tasks/*/rows.toml`](tasks).
 
-- **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule medium` or `short`):
+- **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule long`, `medium` or `short`):
   `fairseq-train` on the training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint
   that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
   the curve of a training, the machine, the versions and the commit.
@@ -41,8 +41,8 @@ Every number of the papers that the recipes under [`tasks`](tasks) cover, beside
   *paper* trained to its end can be held against the paper's number; stopped before (*partial*), it might have come
   nearer yet; by a shorter schedule it cannot be. Where a paper leaves settings open (rates, decay, epochs:
   above all H16 and T16, see [Schedules](#schedules)) all are of choices of ours.
-  - *paper*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have alike, see
-    [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
+  - *paper*, *long*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have
+    alike, see [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
   - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours;
     *diverged*: when it stopped, validation said more than ten times the best of before, or no number.
   - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.

@@ -1,7 +1,7 @@
 """Results that scripts/reproduce.py wrote: reading them, and which of them stand for a run.
 
-A result is ``results/rows/<run>.<paper|medium|short>.seed<N>.json``. Its *kind* is ``paper`` (the paper's schedule) or
-that of a shorter form in ``tasks/*/rows.toml``, its *share* how much of the paper's schedule was trained, 0 to 1.
+A result is ``results/rows/<run>.<kind>.seed<N>.json``. Its *kind* is ``paper`` (the paper's schedule) or that of a
+shorter form in ``tasks/*/rows.toml``, its *share* how much of the paper's schedule was trained, 0 to 1.
 """
 
 from __future__ import annotations

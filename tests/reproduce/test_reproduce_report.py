@@ -320,7 +320,10 @@ def test_products_that_were_rounded_are_told(manifest, rows):
         (lambda text: text.replace('"of_paper"', '"of_papers"'), "'of_paper' is missing"),
         (lambda text: text.replace('"test": {"": {"ppl"', '"test": {"": {"bpc"'), "'ppl' is missing"),
         (lambda text: text.replace('"seed": 1', '"seed": 2'), "should be named gru.short.seed2.json"),
-        (lambda text: text.replace('"schedule": "short"', '"schedule": "long"'), "'long' is none of paper, medium"),
+        (
+            lambda text: text.replace('"schedule": "short"', '"schedule": "brief"'),
+            "'brief' is none of paper, long, medium",
+        ),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": null}'), "no list of words"),
         (lambda text: text.replace('"seed": 1', '"seed": 1, "commands": {"train": [5]}'), "no list of words"),
         (lambda text: text.replace('"ppl": 400.0', '"ppl": "x"'), "train: 'x' is no number"),
