@@ -25,6 +25,10 @@ whatever they repeat.
 
 ``--store-ema`` averages a model's integers too (which matrix a word has), which torch refuses; they are copied.
 
+``--update-freq`` changed by a run that goes on in the middle of an epoch: fairseq counts the groups of batches from the
+epoch's start, though those left begin where it goes on. If they do not come out even the last batches stay unread, the
+epoch counts as not ended, and is trained once more. The groups that are left are counted.
+
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
 """
@@ -33,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import types
 
 import numpy
@@ -178,8 +183,34 @@ def average_numbers_only() -> None:
     EMA.__init__ = __init__
 
 
+def count_groups_that_are_left() -> None:
+    from fairseq.data import iterators
+
+    original = iterators.GroupedIterator.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def __init__(self, iterable, chunk_size, skip_remainder_batch=False):
+        read = getattr(iterable, "n", 0)
+        if read % chunk_size == 0:
+            original(self, iterable, chunk_size, skip_remainder_batch)
+            return
+        left = len(iterable) - read
+        before, groups = (math.ceil(batches / chunk_size) for batches in (read, left))
+        if skip_remainder_batch:
+            groups = left // chunk_size
+            iterable.take(read + groups * chunk_size)
+        chunks = iterators._chunk_iterator(iterable, chunk_size, skip_remainder_batch)
+        iterators.CountingIterator.__init__(self, chunks, start=before, total=before + groups)
+        self.chunk_size = chunk_size
+
+    iterators.GroupedIterator.__init__ = __init__
+
+
 allow_fairseq_checkpoints()
 average_numbers_only()
+count_groups_that_are_left()
 mend_ngram_blocks()
 score_labels_as_labels()
 mend_broadcasts()

@@ -125,7 +125,7 @@ def run(folder: str, output: str, order: int, fallback: bool) -> None:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Exit code 0, or 2 after one line that says what is wrong."""
+    """Exit code 0, 130 when interrupted, or 2 after one line that says what is wrong."""
     parser = argparse.ArgumentParser(prog="kneser_ney", description="A Kneser-Ney model as a fairseq checkpoint.")
     parser.add_argument("data", metavar="DATA_BIN", help="folder that fairseq-preprocess --only-source wrote")
     parser.add_argument("--output", required=True, metavar="FILE", help="checkpoint to write")
@@ -144,6 +144,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"kneser_ney: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("kneser_ney: interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

@@ -17,6 +17,7 @@ import errno
 import json
 import logging
 import os
+import pickle
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -59,9 +60,11 @@ def load(checkpoint: str, data: str):
         cut = isinstance(error, OSError) and error.errno == errno.EINVAL  # which seeking before the start raises
         raise ValueError(f"{checkpoint}: {'it is cut off' if cut else error}") from None
     except Exception as error:  # pickle, zip files and fairseq's registries raise all kinds
-        line = (str(error).strip().splitlines() or [""])[0]
+        said = [type(error).__name__]
+        if not isinstance(error, pickle.UnpicklingError):  # torch advises to load without a check of what it would run
+            said += str(error).strip().splitlines()[:1]
         raise ValueError(
-            f"{checkpoint} cannot be loaded ({type(error).__name__}: {line}); is it a checkpoint of fairseq, and does "
+            f"{checkpoint} cannot be loaded ({': '.join(said)}); is it a checkpoint of fairseq, and does "
             "its model need --user-dir?"
         ) from None
 
@@ -85,6 +88,8 @@ def read_texts(model, layers, task, subset: str, tokens: int, lags: int, seed: i
     else:
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(seed)).split(SENTENCES)
         batches = (dataset.collater([dataset[index] for index in some.tolist()]) for some in order)
+    if lags >= sum(dataset.sizes):
+        raise ValueError(f"--lags {lags}: {subset} has only {sum(dataset.sizes):,} tokens")
     for batch in batches:
         x, symbols, lengths = inputs_of(model, layers, **batch["net_input"])
         if lengths is None:
@@ -153,7 +158,7 @@ def check_outputs(args: Namespace) -> None:
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
-    """Exit code 0, or 2 after one line that says what is wrong."""
+    """Exit code 0, 130 when interrupted, or 2 after one line that says what is wrong."""
     parser = argparse.ArgumentParser(prog="memory", description=__doc__.splitlines()[0])
     parser.add_argument("data", metavar="DATA_BIN", help="binarised data that the models were trained on")
     parser.add_argument("checkpoints", nargs="+", metavar="CHECKPOINT", help="trained model; its folder is the legend")
@@ -196,6 +201,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print(f"memory: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("memory: interrupted", file=sys.stderr)
+        return 130
     print(f"wrote {args.out}")
     return 0
 

@@ -417,7 +417,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def run(name: str, work: Callable, args, output: str) -> int:
-    """``work(args)``: exit code 0, or 2 after one line that says what is wrong.
+    """``work(args)``: exit code 0, 130 when interrupted, or 2 after one line that says what is wrong.
 
     Args:
         name: of the script.
@@ -426,9 +426,14 @@ def run(name: str, work: Callable, args, output: str) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
+        if not output:
+            raise Refused("--dest '': no folder")
         work(args)
     except Refused as error:
         message = str(error)
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted", file=sys.stderr)
+        return 130
     except OSError as error:
         message = f"{error.filename or output}: {error.strerror}"
     else:

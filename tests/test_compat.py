@@ -101,3 +101,19 @@ def test_moving_averages_leave_integers_alone(single):
     ema.step(model)
     torch.testing.assert_close(ema.get_model().weight, before + 1.0)
     assert ema.get_model().index_map.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("skip", [False, True])
+@pytest.mark.parametrize("read, size", [(0, 2), (6, 2), (7, 2), (7, 3), (16, 4), (18, 5), (19, 2)])
+def test_groups_of_what_is_left_of_an_epoch(read, size, skip):
+    """Of an epoch of 19 batches that goes on after *read*: all that are left are read, and then it has ended."""
+    from fairseq.data.iterators import CountingIterator, GroupedIterator
+
+    batches = CountingIterator(range(read, 19), start=read)
+    groups = GroupedIterator(batches, size, skip_remainder_batch=skip)
+    left = list(range(read, 19))
+    expected = [left[at : at + size] for at in range(0, len(left), size)]
+    if skip and expected and len(expected[-1]) < size:
+        del expected[-1]
+    assert groups.n == -(-read // size) and len(groups) == groups.n + len(expected)
+    assert list(groups) == expected and not batches.has_next()

@@ -406,3 +406,12 @@ def test_errors_of_the_script(folder, tmp_path, capsys):
     (data / "train.idx").write_bytes(b"")
     assert "train is empty or damaged" in refused(capsys, data, *out)
     assert not (tmp_path / "out.pt").exists()
+
+
+def test_an_interrupted_count_says_so(monkeypatch, capsys, tmp_path):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "run", interrupted)
+    assert script.main([str(tmp_path), "--output", str(tmp_path / "model.pt")]) == 130
+    assert capsys.readouterr().err == "kneser_ney: interrupted\n"

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -452,13 +453,14 @@ def test_errors(trained, tmp_path, capsys):
     assert "nowhere.pt" in refused(capsys, data, tmp_path / "nowhere.pt")
     broken = tmp_path / "broken.pt"
     broken.write_bytes(b"no checkpoint")
-    assert f"{broken} cannot be loaded (" in refused(capsys, data, broken)
+    assert f"{broken} cannot be loaded (UnpicklingError); is it a checkpoint" in refused(capsys, data, broken)
     assert "no dict.txt here" in refused(capsys, tmp_path, checkpoint)
     assert str(tagger) in refused(capsys, data, tagger)
     assert "Dataset not found: dev" in refused(capsys, data, checkpoint, "--subset", "dev")
     assert "Dataset not found: dev" in refused(capsys, sentences, tagger, "--subset", "dev")
     assert "--lags 0 must be from 1 to 100,000" in refused(capsys, data, checkpoint, "--lags", 0)
     assert "--lags 1000000000 must be from 1 to 100,000" in refused(capsys, data, checkpoint, "--lags", 10**9)
+    assert re.search(r"--lags 99999: valid has only \d+ tokens$", refused(capsys, data, checkpoint, "--lags", 99999))
     assert f"--json {tmp_path} is a folder" in refused(capsys, data, checkpoint, "--json", tmp_path)
     same = ("--json", tmp_path / "m.svg", "--out", tmp_path / "x" / ".." / "m.svg")
     (tmp_path / "x").mkdir()

@@ -203,6 +203,21 @@ def test_failures_leave_nothing_that_looks_complete(words, capsys, tmp_path, mon
     assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
 
 
+def test_interrupted(words, capsys, tmp_path, monkeypatch):
+    def interrupted(folder, workers):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prepare_lm, "preprocess", interrupted)
+    assert run("--ptb", words[0] / "source", "--dest", tmp_path / "new") == 130
+    assert capsys.readouterr().err.endswith("prepare_lm: interrupted\n") and list((tmp_path / "new").iterdir()) == []
+
+
+def test_no_folder_to_write_to(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(capsys, "--ptb", words[0] / "source", "--dest", "") == "--dest '': no folder"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failing_preprocess_is_reported(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "false")
     source = write_ptb(tmp_path / "source")

@@ -87,7 +87,10 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         file = os.path.join(path, "dict.txt")
         if not os.path.exists(file):
             raise ValueError(f"{path}: no dict.txt here; is it a folder written by fairseq-preprocess --only-source?")
-        dictionary = Dictionary.load(file)
+        try:
+            dictionary = Dictionary.load(file)
+        except Exception as error:  # fairseq raises plain Exception for a bad encoding
+            raise ValueError(f"{file}: {error}") from None
         logger.info(f"dictionary: {len(dictionary)} types")
         return cls(cfg, dictionary)
 
@@ -168,7 +171,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         limits = [max_sentences, max_tokens // self.args.tokens_per_sample if max_tokens is not None else None]
         rows = min((limit for limit in limits if limit is not None), default=0)
         if rows < 1:
-            raise ValueError(f"--batch-size {max_sentences}, --max-tokens {max_tokens}: not one block of text fits")
+            flags = {"--batch-size": max_sentences, "--max-tokens": max_tokens}
+            said = ", ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
+            raise ValueError(f"{said}: not one block of text fits")
         trains = "grouped_shuffling" in kwargs  # of all that ask, fairseq's trainer alone gives it, to train
         if trains:
             self.drawn_with = seed
@@ -204,9 +209,13 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         return WithState(batches.next_epoch_itr(shuffle=False), CarrySlot())
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
-        """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold."""
+        """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold, or an end within it."""
         for tokens in src_tokens:
-            check_symbols(tokens.numpy(), f"prompt {self.dictionary.string(tokens)!r}", self.dictionary)
+            name = f"prompt {self.dictionary.string(tokens)!r}"
+            check_symbols(tokens.numpy(), name, self.dictionary)
+            words = tokens.ne(self.dictionary.eos()).nonzero().flatten().tolist()  # around them it is fairseq's own
+            if words and len(words) < words[-1] + 1 - words[0]:
+                raise ValueError(f"{name}: {self.dictionary.eos_word!r} within it, where every hypothesis would end")
         return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
 
     def build_generator(self, models, args, *more, **settings):

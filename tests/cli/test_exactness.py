@@ -76,6 +76,16 @@ def test_two_workers_resume_exactly(data, tmp_path):
     close(whole, resumed, resumed)
 
 
+def test_groups_of_batches_may_change_in_the_middle_of_an_epoch(data, tmp_path):
+    """Seven updates of a batch each, then two batches an update: the epoch's other batches, once each."""
+    epoch = ("train", data, *TRAIN, *OPTIONS, "--max-epoch", 1)
+    batches = max(losses(fairseq(*epoch, "--save-dir", tmp_path / "whole")))
+    assert batches % 2 == 0, "an odd number is left"
+    fairseq(*epoch, "--max-update", 7, "--save-dir", tmp_path / "cut")
+    resumed = losses(fairseq(*epoch, "--update-freq", 2, "--save-dir", tmp_path / "cut"))
+    assert sorted(resumed) == list(range(8, 7 + (batches - 7 + 1) // 2 + 1))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
