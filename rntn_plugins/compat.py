@@ -29,6 +29,9 @@ whatever they repeat.
 epoch's start, though those left begin where it goes on. If they do not come out even the last batches stay unread, the
 epoch counts as not ended, and is trained once more. The groups that are left are counted.
 
+A binarised file that is cut off: the half-made reader of fairseq closes what it had not opened, and its complaint of
+that follows the message that says what is wrong. What was not opened is left alone.
+
 Row-sparse gradients, which fairseq's trainer does not know, are a matter of their own:
 :mod:`rntn_plugins.optim.row_sparse`.
 """
@@ -208,8 +211,25 @@ def count_groups_that_are_left() -> None:
     iterators.GroupedIterator.__init__ = __init__
 
 
+def close_what_was_opened() -> None:
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    for reader in (MMapIndexedDataset, MMapIndexedDataset.Index):
+        original = reader.__del__
+        if hasattr(original, "__wrapped__"):
+            continue
+
+        @functools.wraps(original)
+        def __del__(self, original=original):
+            if hasattr(self, "_bin_buffer_mmap"):
+                original(self)
+
+        reader.__del__ = __del__
+
+
 allow_fairseq_checkpoints()
 average_numbers_only()
+close_what_was_opened()
 count_groups_that_are_left()
 mend_ngram_blocks()
 score_labels_as_labels()

@@ -1,6 +1,9 @@
 """The mends of fairseq for today's numpy and torch."""
 
 import argparse
+import gc
+import struct
+import sys
 
 import numpy
 import pytest
@@ -117,3 +120,18 @@ def test_groups_of_what_is_left_of_an_epoch(read, size, skip):
         del expected[-1]
     assert groups.n == -(-read // size) and len(groups) == groups.n + len(expected)
     assert list(groups) == expected and not batches.has_next()
+
+
+def test_a_reader_of_a_cut_file_goes_quietly(tmp_path, monkeypatch):
+    from fairseq.data.indexed_dataset import MMapIndexedDataset
+
+    said = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    (tmp_path / "x.bin").write_bytes(bytes(8))
+    for index in (b"MMIDIDX\0\0", b"MMIDIDX\0\0" + bytes([1] + [0] * 7 + [4]) + bytes([9] + [0] * 7) * 2):
+        (tmp_path / "x.idx").write_bytes(index)
+        with pytest.raises((ValueError, struct.error)) as raised:
+            MMapIndexedDataset(str(tmp_path / "x"))
+        del raised
+        gc.collect()
+    assert said == []
