@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from prepare_lm import SPLITS, Parser, Refused, at_least_one, flag, package, run  # noqa: E402
+from prepare_lm import SPLITS, Parser, Refused, at_least_one, flag, folder, package, run  # noqa: E402
 
 WORDS = ("form", "lemma")
 HEADS = ("deprel", "head_position", "head_offset", "head_upos")
@@ -396,7 +396,7 @@ def get_parser() -> argparse.ArgumentParser:
         add(f"--{split}", metavar="FILE", help=f"the {split} split")
     add("--folder", metavar="DIR", help="instead: a folder with *-ud-train.conllu, *-ud-dev.conllu, *-ud-test.conllu")
     add("--turkish", choices=("web", "wiki"), help="instead: from the PyPI package turkish-treebanks, with its splits")
-    add("--dest", required=True, metavar="DIR", help="where to write: the folder to train on")
+    add("--dest", required=True, type=folder, metavar="DIR", help="where to write: the folder to train on")
     add("--skip-invalid", action="store_true", help="leave out sentences that are malformed, or alone have no heads")
     add(
         "--unseen-labels", choices=("error", "keep"), default="error",

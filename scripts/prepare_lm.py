@@ -335,6 +335,12 @@ def at_least_one(text: str) -> int:
     return number
 
 
+def folder(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("it names no folder")
+    return text
+
+
 def get_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="prepare_lm", description="From text to a fairseq data-bin for language modelling.")
     source = parser.add_mutually_exclusive_group(required=True)
@@ -347,7 +353,9 @@ def get_parser() -> argparse.ArgumentParser:
         "--raw", nargs=3, metavar=("TRAIN", "VALID", "TEST"),
         help="any text, one sentence or paragraph a line, tokenised with sacremoses",
     )  # fmt: skip
-    parser.add_argument("--dest", required=True, metavar="DIR", help="where to write: the folder to train on")
+    parser.add_argument(
+        "--dest", required=True, type=folder, metavar="DIR", help="where to write: the folder to train on"
+    )
     parser.add_argument("--unit", choices=("word", "char"), default="word", help="what a symbol is (default: word)")
     parser.add_argument(
         "--min-count", type=at_least_one, metavar="N",
@@ -426,8 +434,6 @@ def run(name: str, work: Callable, args, output: str) -> int:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # this checkout's package, installed or not
     logging.getLogger("fairseq").setLevel(logging.WARNING)
     try:
-        if not output:
-            raise Refused("--dest '': no folder")
         work(args)
     except Refused as error:
         message = str(error)

@@ -214,7 +214,7 @@ def test_interrupted(words, capsys, tmp_path, monkeypatch):
 
 def test_no_folder_to_write_to(words, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert refused(capsys, "--ptb", words[0] / "source", "--dest", "") == "--dest '': no folder"
+    assert refused(capsys, "--ptb", words[0] / "source", "--dest", "") == "argument --dest: it names no folder"
     assert list(tmp_path.iterdir()) == []
 
 

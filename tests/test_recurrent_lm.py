@@ -359,3 +359,7 @@ def test_loading_in_python(tmp_path):
     assert scored["positional_scores"].numel() == 3 and (scored["positional_scores"] < 0).all()
     text = hub.sample(["w1 w2"], beam=1, max_len_b=6)[0]
     assert text.startswith("w1 w2")
+    scored = hub.score("w1 w2\nw3 w4", replace_newline_with_eos=True)
+    assert scored["positional_scores"].numel() == 5, "an end within a text is scored like a word"
+    with pytest.raises(ValueError, match="prompt 'w1.* within it ends every hypothesis"):
+        hub.sample(["w1 </s> w2"], beam=1, max_len_b=6)

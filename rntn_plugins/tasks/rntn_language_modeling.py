@@ -11,6 +11,7 @@ from fairseq.data import Dictionary
 from fairseq.data.indexed_dataset import get_available_dataset_impl
 from fairseq.dataclass import ChoiceEnum
 from fairseq.logging import metrics
+from fairseq.sequence_scorer import SequenceScorer
 from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II, MISSING, OmegaConf
@@ -173,7 +174,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         if rows < 1:
             flags = {"--batch-size": max_sentences, "--max-tokens": max_tokens}
             said = ", ".join(f"{flag} {value}" for flag, value in flags.items() if value is not None)
-            raise ValueError(f"{said}: not one block of text fits")
+            raise ValueError(f"{said or 'no --batch-size'}: not one block of text fits")
         trains = "grouped_shuffling" in kwargs  # of all that ask, fairseq's trainer alone gives it, to train
         if trains:
             self.drawn_with = seed
@@ -209,13 +210,9 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
         return WithState(batches.next_epoch_itr(shuffle=False), CarrySlot())
 
     def build_dataset_for_inference(self, src_tokens, src_lengths, **kwargs):
-        """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold, or an end within it."""
+        """fairseq's, of prompts; ``ValueError`` for one with a symbol that no text can hold."""
         for tokens in src_tokens:
-            name = f"prompt {self.dictionary.string(tokens)!r}"
-            check_symbols(tokens.numpy(), name, self.dictionary)
-            words = tokens.ne(self.dictionary.eos()).nonzero().flatten().tolist()  # around them it is fairseq's own
-            if words and len(words) < words[-1] + 1 - words[0]:
-                raise ValueError(f"{name}: {self.dictionary.eos_word!r} within it, where every hypothesis would end")
+            check_symbols(tokens.numpy(), f"prompt {self.dictionary.string(tokens)!r}", self.dictionary)
         return super().build_dataset_for_inference(src_tokens, src_lengths, **kwargs)
 
     def build_generator(self, models, args, *more, **settings):
@@ -227,6 +224,17 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
             if getattr(args, name, -1) > 0:
                 raise ValueError(f"--{name.replace('_', '-')} would also change the scores of the prompt's own words")
         return super().build_generator(models, args, *more, **settings)
+
+    def inference_step(self, generator, models, sample, prefix_tokens=None, constraints=None):
+        """fairseq's; ``ValueError`` for a prompt with an end within it, where generation ends (scoring does not)."""
+        if not isinstance(generator, SequenceScorer):
+            given = sample["net_input"]["src_tokens"] if prefix_tokens is None else prefix_tokens
+            for tokens in given:
+                words = tokens[tokens.ne(self.dictionary.pad())]
+                if words[1:-1].eq(self.dictionary.eos()).any():  # before them it is what every text starts from
+                    name = f"prompt {self.dictionary.string(words)!r}"
+                    raise ValueError(f"{name}: {self.dictionary.eos_word!r} within it ends every hypothesis")
+        return super().inference_step(generator, models, sample, prefix_tokens, constraints)
 
     # ---- the state ---------------------------------------------------------------------------------------------------
 

@@ -183,7 +183,7 @@ def test_what_generation_cannot_do(flags, message, data, untrained):
 
 def test_prompts_with_symbols_of_no_text(data, untrained):
     reserved = "the text holds '<"
-    for prompt, message in (("<s> w1", reserved), ("w1 <pad> w2", reserved), ("w1 </s> w2", "'</s>' within it")):
+    for prompt, message in (("<s> w1", reserved), ("w1 <pad> w2", reserved), ("w1 </s> w2", "'</s>' within it ends")):
         output = fairseq("interactive", data, *USER_DIR, *TASK, *untrained,
                          stdin=f"{prompt}\n", fails=True)  # fmt: skip
         assert re.search(f"ValueError: prompt '.*w1.*': {message}", last_error(output))
