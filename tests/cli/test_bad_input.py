@@ -191,7 +191,7 @@ def test_prompts_with_symbols_of_no_text(data, untrained):
 
 @pytest.mark.parametrize("flags, message", [
     (("--max-tokens", 5), "--max-tokens 5: not one block of text fits"),
-    (("--batch-size", 0), "--batch-size 0, "),
+    (("--batch-size", 0), "--batch-size 0: not one block of text fits"),
 ])  # fmt: skip
 def test_limits_of_evaluation(flags, message, data, untrained):
     output = fairseq("eval-lm", data, *USER_DIR, *TASK, *untrained,
