@@ -55,18 +55,11 @@ def unigram_bits(train: np.ndarray, test: np.ndarray, possible: np.ndarray) -> T
 
 def evaluate(folder: str, subset: str) -> str:
     """The line to print."""
-    from fairseq.data import Dictionary
-
     from rntn_plugins import is_filler
+    from rntn_plugins.data.binarised import load_dictionary
     from rntn_plugins.metrics import perplexity
 
-    file = os.path.join(folder, "dict.txt")
-    if not os.path.isfile(file):
-        raise ValueError(f"{folder}: no dict.txt here; is it a folder written by fairseq-preprocess --only-source?")
-    try:
-        dictionary = Dictionary.load(file)
-    except Exception as error:  # fairseq raises plain Exception for a bad encoding
-        raise ValueError(f"{file}: {error}") from None
+    dictionary = load_dictionary(folder, "fairseq-preprocess --only-source")
     possible = np.array([not is_filler(dictionary, index) for index in range(len(dictionary))])
     train = load_counts(folder, "train", dictionary, combine=True)
     bits, tokens = unigram_bits(train, load_counts(folder, subset, dictionary), possible)

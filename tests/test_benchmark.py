@@ -205,7 +205,7 @@ def test_failures_are_reported():
 
 def test_a_process_of_its_own(tmp_path):
     """It needs no fairseq; a contender that takes too long is ended."""
-    record = benchmark.in_process(layer("elman", "auto"), 100, tmp_path)
+    record = benchmark.in_process(layer("elman", "auto"), 600, tmp_path)
     assert len(record["seconds"]) == 2 and record["kernel"]
     assert benchmark.in_process(layer("elman"), 0.01, tmp_path) == {"failed": "took longer than 0.01 s"}
 

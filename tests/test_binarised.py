@@ -1,5 +1,6 @@
 """Binarised text in each of fairseq's formats."""
 
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from fairseq.data import Dictionary, indexed_dataset
 from stub_task import build
 
-from rntn_plugins.data.binarised import load_binarised
+from rntn_plugins.data.binarised import load_binarised, load_dictionary
 from rntn_plugins.data.lm_dataset import Corpus
 from rntn_plugins.models.symbol_counts import count_symbols
 
@@ -76,3 +77,22 @@ def test_another_format_is_not_called_damage_alone(tmp_path, dictionary):
     path = write(tmp_path, "mmap", dictionary)
     with pytest.raises(ValueError, match="train is empty or damaged, or not made by --dataset-impl lazy: "):
         load_binarised(path, dictionary, "lazy")
+
+
+@pytest.mark.parametrize("content, said", [
+    (None, "{folder}: no dict.txt here; is it a folder written by a tool?"),
+    (b"a 1\nb\n", "{folder}/dict.txt: Incorrect dictionary format, expected '<token> <cnt> [flags]'"),
+    (b"a 1\nb many\n", "{folder}/dict.txt: Incorrect dictionary format, expected '<token> <cnt> [flags]'"),
+    (b"a 1\n\xff 1\n", "{folder}/dict.txt: Incorrect encoding detected in {folder}/dict.txt"),
+])  # fmt: skip
+def test_a_damaged_dictionary_is_named(content, said, tmp_path):
+    if content is not None:
+        (tmp_path / "dict.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(said.format(folder=tmp_path))):
+        load_dictionary(str(tmp_path), "a tool")
+
+
+def test_a_dictionary_is_read_as_it_was_written(dictionary, tmp_path):
+    dictionary.save(str(tmp_path / "dict.txt"))
+    again = load_dictionary(str(tmp_path), "a tool")
+    assert again.symbols == dictionary.symbols and again.count[4:] == dictionary.count[4:]

@@ -1,4 +1,4 @@
-"""Binarised text, read so that damage is told where it lies."""
+"""Binarised text and its dictionary, read so that damage is told where it lies."""
 
 from __future__ import annotations
 
@@ -6,9 +6,27 @@ import os
 import struct
 from typing import Optional, Sequence
 
-from fairseq.data import data_utils
+from fairseq.data import Dictionary, data_utils
 from fairseq.data.indexed_dataset import IndexedCachedDataset
 from torch import Tensor
+
+
+def load_dictionary(folder: str, made_by: str) -> Dictionary:
+    """The symbols of a binarised folder's ``dict.txt``.
+
+    Args:
+        made_by: what writes such folders, for the message.
+
+    Raises:
+        ValueError: there is none or it is damaged: fairseq names no file, and some of its errors are plain Exceptions.
+    """
+    file = os.path.join(folder, "dict.txt")
+    if not os.path.isfile(file):
+        raise ValueError(f"{folder}: no dict.txt here; is it a folder written by {made_by}?")
+    try:
+        return Dictionary.load(file)
+    except Exception as error:
+        raise ValueError(f"{file}: {error}") from None
 
 
 def load_binarised(

@@ -11,7 +11,7 @@ import torch
 from fairseq.data import Dictionary, FairseqDataset, data_utils
 from torch import Tensor
 
-from rntn_plugins.data.binarised import load_binarised
+from rntn_plugins.data.binarised import load_binarised, load_dictionary
 from rntn_plugins.data.columns import WORD_END
 
 
@@ -25,12 +25,8 @@ class DataBin:
         return os.path.exists(os.path.join(self.folder, column, "dict.txt"))
 
     def dictionary(self, column: str) -> Dictionary:
-        """The symbols of a column; ``ValueError`` if the folder does not have it."""
-        if not self.has(column):
-            raise ValueError(
-                f"{self.folder}: no {column}/dict.txt here; is it a folder written by scripts/prepare_conllu.py?"
-            )
-        return Dictionary.load(os.path.join(self.folder, column, "dict.txt"))
+        """The symbols of a column; ``ValueError`` if the folder does not have it or it is damaged."""
+        return load_dictionary(os.path.join(self.folder, column), "scripts/prepare_conllu.py")
 
     def column(self, column: str, split: str, dictionary: Dictionary, impl=None) -> Optional[Sequence[Tensor]]:
         """A column of a split, one tensor a sentence, ``</s>`` last; ``None`` if the split has no such column.

@@ -16,7 +16,7 @@ from fairseq.tasks import register_task
 from fairseq.tasks.language_modeling import LanguageModelingTask
 from omegaconf import II, MISSING, OmegaConf
 
-from rntn_plugins.data.binarised import load_binarised
+from rntn_plugins.data.binarised import load_binarised, load_dictionary
 from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, CarrySlot, Corpus, check_symbols, make_plan
 from rntn_plugins.metrics import bits_per_character
 from rntn_plugins.symbols import is_filler
@@ -84,14 +84,7 @@ class RNTNLanguageModelingTask(LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, cfg, **kwargs):
-        path = utils.split_paths(cfg.data)[0]
-        file = os.path.join(path, "dict.txt")
-        if not os.path.exists(file):
-            raise ValueError(f"{path}: no dict.txt here; is it a folder written by fairseq-preprocess --only-source?")
-        try:
-            dictionary = Dictionary.load(file)
-        except Exception as error:  # fairseq raises plain Exception for a bad encoding
-            raise ValueError(f"{file}: {error}") from None
+        dictionary = load_dictionary(utils.split_paths(cfg.data)[0], "fairseq-preprocess --only-source")
         logger.info(f"dictionary: {len(dictionary)} types")
         return cls(cfg, dictionary)
 

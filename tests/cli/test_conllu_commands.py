@@ -630,7 +630,7 @@ def test_another_folder_than_ours(kind, tmp_path):
     for task in (TAGGING, PARSING):
         output = inside("train", tmp_path, *task, *SMALL, *BRNN, "--save-dir", tmp_path / "save", fails=True)
         assert re.match(
-            f"ValueError: {tmp_path}: no lemma/dict.txt here; is it a folder written by scripts", last_error(output)
+            f"ValueError: {tmp_path}/lemma: no dict.txt here; is it a folder written by scripts", last_error(output)
         )
 
 
