@@ -11,6 +11,7 @@ from stub_task import build
 from rntn_plugins.data.binarised import load_binarised, load_dictionary
 from rntn_plugins.data.lm_dataset import Corpus
 from rntn_plugins.models.symbol_counts import count_symbols
+from rntn_plugins.tasks.rntn_language_modeling import RNTNLanguageModelingConfig, RNTNLanguageModelingTask
 
 SENTENCES = [[4, 5, 2], [5, 2], [2], [6, 4, 4, 2]]
 
@@ -50,6 +51,10 @@ def test_a_language_model_starts_at_the_frequencies_of_a_folder(tmp_path, dictio
     task = SimpleNamespace(cfg=SimpleNamespace(data=str(tmp_path)), source_dictionary=dictionary)
     bias = build("gru_lm", task, init_output_bias="unigram").decoder.output_projection.bias
     assert bias.exp().tolist() == pytest.approx([(n + 1) / 17 for n in (0, 0, 4, 0, 3, 2, 1)])
+    for ending in ("bin", "idx"):  # another shard of the same text, as training reads it
+        (tmp_path / f"train1.{ending}").write_bytes((tmp_path / f"train.{ending}").read_bytes())
+    bias = build("gru_lm", task, init_output_bias="unigram").decoder.output_projection.bias
+    assert bias.exp().tolist() == pytest.approx([(2 * n + 1) / 27 for n in (0, 0, 4, 0, 3, 2, 1)])
 
 
 @pytest.mark.parametrize("read", [None, "lazy", "cached"])
@@ -96,3 +101,19 @@ def test_a_dictionary_is_read_as_it_was_written(dictionary, tmp_path):
     dictionary.save(str(tmp_path / "dict.txt"))
     again = load_dictionary(str(tmp_path), "a tool")
     assert again.symbols == dictionary.symbols and again.count[4:] == dictionary.count[4:]
+
+
+def test_folders_of_data_are_read_in_turn(dictionary, tmp_path):
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        write(folder, "mmap", dictionary)
+    builder = indexed_dataset.make_builder(str(folders[1] / "train.bin"), "mmap", len(dictionary))
+    builder.add_item(torch.IntTensor([4, 2]))
+    builder.finalize(str(folders[1] / "train.idx"))
+    cfg = RNTNLanguageModelingConfig(data=":".join(map(str, folders)), dataset_impl=None)
+    task, sizes = RNTNLanguageModelingTask(cfg, dictionary), []
+    for epoch in (1, 2, 3):
+        task.load_dataset("train", epoch=epoch)
+        sizes.append(len(task.dataset("train")))
+    assert sizes == [10, 2, 10]

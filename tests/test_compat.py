@@ -4,6 +4,7 @@ import argparse
 import gc
 import struct
 import sys
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -53,6 +54,21 @@ def test_seeds_are_those_of_torch(monkeypatch):
         with utils.set_torch_seed(7):
             assert there == "xpu" or torch.equal(torch.rand(3), torch_rand)
         assert seeded == expected  # what is not there costs nothing
+
+
+@pytest.mark.parametrize("updates, epoch, told", [(0, 3, [(2, 7.0)]), (5, 3, []), (0, 1, [])])
+def test_schedules_are_told_of_a_validation_only_between_epochs(updates, epoch, told, monkeypatch):
+    """In mid-epoch the rate was already lowered by the epoch before, and before the first there is none."""
+    from fairseq import checkpoint_utils
+
+    from rntn_plugins import compat
+
+    loop, calls = SimpleNamespace(iterations_in_epoch=updates, epoch=epoch), []
+    monkeypatch.setattr(checkpoint_utils, "load_checkpoint", lambda cfg, trainer: ({"val_loss": 7.0}, loop))
+    compat.tell_schedules_on_resume()
+    trainer = SimpleNamespace(lr_step=lambda *arguments: calls.append(arguments))
+    cfg = SimpleNamespace(reset_lr_scheduler=False, reset_optimizer=False)
+    assert checkpoint_utils.load_checkpoint(cfg, trainer) == ({"val_loss": 7.0}, loop) and calls == told
 
 
 def blocked(n, rows, lprobs=None, spare=4):

@@ -300,6 +300,13 @@ def test_criterion(average):
     assert values["loss_backward"] == pytest.approx(bits[2], abs=1e-3)
     assert float(values["ppl"]) == pytest.approx(2 ** bits[0], rel=1e-3), "of the prediction alone"
 
+    shorter = {**sample, "target": torch.tensor([[4, 1, 1], [1, 1, 1]]), "ntokens": 1}
+    less = criterion(model, shorter)[2]
+    with metrics.aggregate() as found:
+        LabelCrossEntropy.reduce_metrics([log, less])
+    of_all = (each[0] + float(less["nll_loss"])) / 5 / math.log(2)
+    assert found.get_smoothed_values()["nll_loss"] == pytest.approx(of_all, abs=1e-3), "of tokens, not of batches"
+
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
 
@@ -452,6 +459,15 @@ def test_scores_of_parses(parsing):
     assert parsing().summary() == "repaired 0 of 0 sentences (0.00 %)"
     named = replace(gold, names=["nmod:poss", "root", "obj", "obj:new"])  # unseen in training, but it is an obj
     assert task.count({**sample, "gold": [named]}, [[{"tokens": tokens}]], [prediction])["right_arcs"] == 3
+
+
+def test_a_right_relation_to_another_head_is_no_right_arc(parsing):
+    task = parsing()
+    found = ["nmod", "3", "root", "0", "obj", "2"]
+    gold = gold_of(task, ["nmod", "root", "nmod"], [2, 0, 2])
+    tokens = torch.tensor([task.target_dictionary.index(name) for name in found])
+    counts = task.count({**sample_of(task, 3), "gold": [gold]}, [[{"tokens": tokens}]], [predicted(task, found)])
+    assert (counts["words"], counts["right_heads"], counts["right_arcs"]) == (3, 2, 1)
 
 
 def test_all_workers_count_the_same(parsing):

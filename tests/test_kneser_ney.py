@@ -350,6 +350,19 @@ def test_the_script_prints_what_it_counted(folder, capsys, checkpoint):
     assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
 
 
+def test_shards_of_the_training_text_are_counted_too(folder, tmp_path):
+    from fairseq import tasks
+
+    (tmp_path / "dict.txt").write_bytes((folder / "dict.txt").read_bytes())
+    for split, of in (("train", "train"), ("train1", "test"), ("valid", "valid"), ("valid1", "test")):
+        for ending in ("bin", "idx"):
+            (tmp_path / f"{split}.{ending}").write_bytes((folder / f"{of}.{ending}").read_bytes())
+    task = tasks.setup_task(script.settings(str(tmp_path), 3).task)
+    tokens = {split: sum(len(line) + 1 for line in lines) for split, lines in (("train", TRAINING), ("test", TEST))}
+    assert len(script.load_tokens(task, "train")) == tokens["train"] + tokens["test"]
+    assert len(script.load_tokens(task, "valid")) == sum(len(line) + 1 for line in sentences(15, 3))
+
+
 def test_generation_and_python(folder, checkpoint):
     file, _, _ = checkpoint
     output = fairseq("generate", folder, *USER_DIR, *TASK, "--path", file, "--cpu", "--prefix-size", 2, "--beam", 3)

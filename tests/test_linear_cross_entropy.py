@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from stub_task import StubTask, build
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from rntn_plugins.cells.base import carry_tensors
 from rntn_plugins.ops import linear_cross_entropy as module
 from rntn_plugins.ops.linear_cross_entropy import linear_cross_entropy, rows_of_chunk
 
@@ -311,6 +312,20 @@ def test_the_task_trains_and_validates_as_with_cross_entropy(share, sentence_avg
     model.eval()
     results = [[task.valid_step(sample, model, criterion) for sample in blocks()] for criterion in (ours, theirs)]
     compare((results[0], []), (results[1], []))
+
+
+def test_validation_leaves_the_training_state_alone():
+    task, model = make_task(), make_model()
+    criterion = criteria(task)[1]
+    train(task, model, criterion)
+    before = [tensor.clone() for tensor in carry_tensors(task.training_slot.carry)]
+    model.eval()
+    for sample in blocks():
+        sample["net_input"]["src_tokens"] = sample["net_input"]["src_tokens"].flip(0)
+        task.valid_step(sample, model, criterion)
+    assert before and all(map(torch.equal, carry_tensors(task.training_slot.carry), before))
+    after = carry_tensors(task.evaluation_slot.carry)
+    assert len(after) == len(before) and not any(map(torch.equal, after, before))
 
 
 def test_the_log_is_that_of_cross_entropy():

@@ -14,7 +14,7 @@ from torch import nn
 
 from rntn_plugins import build_cell, cell_names
 from rntn_plugins.cells.base import Cell, Vocabulary, each_step
-from rntn_plugins.layers import memory
+from rntn_plugins.layers import memory, windows
 from rntn_plugins.layers.bidirectional import BidirectionalStack
 from rntn_plugins.layers.recurrent import Recurrent, RecurrentStack
 from rntn_plugins.layers.windows import Text, cells_of, draw_positions, inputs_of, join, read, reading_layers
@@ -270,6 +270,37 @@ def test_linear_network():
     assert (powers <= bound * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("name", ["r_rntn", "elstm1"])
+def test_windows_are_read_piece_by_piece(name, monkeypatch):
+    """Each piece of a text with its own symbols and positions."""
+    cells, some = cells_of(Recurrent(make(name))), text()
+    rows, ends = everywhere(some)
+    whole = exact(cells, read(cells, some, rows, ends, 3))
+    for size in (1, 4):
+        monkeypatch.setattr(windows, "PIECE", size)
+        output, states = exact(cells, read(cells, some, rows, ends, 3))
+        torch.testing.assert_close(output, whole[0], equal_nan=True)
+        for state, expected in zip(states, whole[1]):
+            assert state is expected is None or torch.allclose(state, expected, equal_nan=True)
+
+
+def test_curves_are_medians_and_quartiles():
+    norms = torch.stack([torch.arange(5.0), torch.arange(5.0) ** 2])
+    assert report.curve(norms) == {"median": [2, 4], "low": [1, 1], "high": [3, 9]}
+    assert report.curve(torch.tensor([3.0, float("nan")])) == {"median": [3, None]} and report.curve(None) is None
+    relative = report.with_relative(norms[:, 1:])["relative"]
+    assert relative["median"] == [1, 2.5] and relative["low"] == [1, 1.75]
+
+
+def test_the_picture_has_shares_of_lag_0():
+    """As its titles say."""
+    layer = memory.Layer("LSTM", torch.tensor([[8.0], [4.0]]), None, None, None, None, None)
+    entry = report.describe(memory.Analysis(torch.tensor([[4.0], [1.0]]), (layer,)))
+    panels = report.lines_of({"name": "x", **entry})
+    assert [panels[panel][0][1]["median"] for panel in ("h", "c")] == [[1, 0.25], [1, 0.5]]
+    assert not panels["gates"] and not panels["scale"]
+
+
 def test_another_step_does_not_inherit_the_factor():
     class Other(get_cell("lstm")):
         def step(self, projected, carry):
@@ -360,6 +391,7 @@ def test_text_of_language_models(trained, break_mode):
     """Streams and sentences are those that the task reads, each in text order."""
     data, checkpoint = trained("elstm1_lm")
     model, task, layers, _ = script.load(checkpoint, data)
+    assert not any(part.training for part in model.modules())
     task.args.sample_break_mode = break_mode
     texts = script.read_texts(model, layers, task, "valid", 10**6, 5, 1)
     corpus = torch.from_numpy(task.dataset("valid").tokens).long()
@@ -373,6 +405,10 @@ def test_text_of_language_models(trained, break_mode):
         assert len(texts) == 1 and torch.equal(torch.cat(pieces), torch.cat([torch.tensor([end]), corpus[:-1]]))
     else:
         assert all(piece[0] == end and not (piece[1:] == end).any() for piece in pieces)
+    if break_mode == "none":  # streams are much longer than the lags, and fewer for that
+        for lags, streams in ((5, min(20, len(corpus) // 24)), (len(corpus) // 12 - 1, 3), (len(corpus) - 1, 1)):
+            (some,) = script.read_texts(model, layers, task, "valid", 10**6, lags, 1)
+            assert some.x.size(1) == streams
     few = script.read_texts(model, layers, task, "valid", 40, 5, 1)
     assert 40 <= sum(int(some.lengths.sum()) for some in few) < len(corpus)
 

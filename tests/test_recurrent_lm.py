@@ -275,6 +275,9 @@ def test_initialisation_schemes():
     bound = build("gru_lm", TASK, embed_dim=8, hidden_size=8, init="uniform", init_scale=0.05)
     weights = [p for p in bound.parameters() if p.dim() > 1]
     assert 0.045 < max(p.abs().max() for p in weights) <= 0.05
+    usual = build("gru_lm", TASK, embed_dim=40, hidden_size=40).decoder
+    for table in (usual.embed_tokens.weight, usual.output_projection.weight):
+        assert 0.09 < table.abs().max() <= 0.1
     orthogonal = build("gru_lm", TASK, embed_dim=8, hidden_size=8, init="orthogonal", init_scale=1.0)
     block = orthogonal.decoder.stack.layers[0].cell.weight_hh
     torch.testing.assert_close(block @ block.t(), torch.eye(8, dtype=torch.float64), atol=1e-6, rtol=0)
@@ -336,6 +339,23 @@ def test_the_adaptive_loss_is_the_exact_cross_entropy():
     log_probs = model.get_normalized_probs(model(line), log_probs=True)
     expected = -log_probs[0, :-1].gather(-1, target[:, :-1].t()).sum()
     assert size == log["ntokens"] == 8 and math.isclose(loss.item(), expected.item(), rel_tol=1e-6)
+
+
+@pytest.mark.parametrize("average, expected", [(True, 3), (False, 9)])
+def test_the_adaptive_loss_counts_sentences_or_tokens(average, expected):
+    from rntn_plugins.criterions.rntn_adaptive_loss import RNTNAdaptiveLoss
+
+    model = model_of("gru", adaptive_softmax_cutoff="5,10")
+    criterion = RNTNAdaptiveLoss(type("Task", (), {"target_dictionary": TASK.target_dictionary})(), average)
+    lines = torch.arange(4, 13).view(3, 3)
+    _, size, log = criterion(model, {"net_input": {"src_tokens": lines}, "target": lines, "ntokens": 9})
+    assert size == log["sample_size"] == expected and log["ntokens"] == 9
+
+
+def test_dropout_of_the_adaptive_softmax():
+    model = model_of("gru", adaptive_softmax_cutoff="5,10", adaptive_softmax_dropout=0.5)
+    tails = model.decoder.adaptive_softmax.tail
+    assert [part.p for tail in tails for part in tail if hasattr(part, "p")] == [0.5, 0.5]
 
 
 def test_loading_in_python(tmp_path):

@@ -6,12 +6,14 @@ import random
 import re
 import shutil
 from argparse import Namespace
+from collections import Counter
 from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from fairseq import options
+from fairseq.data import Dictionary, indexed_dataset
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq_cli import preprocess
 from omegaconf import OmegaConf
@@ -20,6 +22,7 @@ import rntn_plugins  # noqa: F401  (registers models and tasks)
 from rntn_plugins.criterions.label_cross_entropy import LabelCrossEntropy
 from rntn_plugins.data.columns import COLUMNS, column_symbols
 from rntn_plugins.data.conllu import parse_conllu
+from rntn_plugins.layers.dropout import Dropout
 from rntn_plugins.models.macro_models import MACRO_MODELS
 from rntn_plugins.tasks.conllu_parsing import ConlluParsingConfig, ConlluParsingTask
 from rntn_plugins.tasks.conllu_tagging import ConlluTaggingConfig, ConlluTaggingTask
@@ -449,6 +452,77 @@ def test_retained_dropout(small_data, macro, place):
     named = sorted(owners)[:2]
     assert parts(retain_dropout=True, retain_dropout_modules=",".join(named))[0] == set(named)
     assert parts(retain_dropout=True, retain_dropout_modules=named)[0] == set(named)
+
+
+def test_symbols_and_labels_of_training_are_counted(small_data):
+    """Words without their sentences' ends, labels with them."""
+    task = make_task("tagging", small_data)
+    sentences = parse_conllu((small_data / "train.conllu").read_text(), "made up").sentences
+    lemmas, tags = (Counter(word for sentence in sentences for word in sentence.column(column))
+                    for column in ("lemma", "upos"))  # fmt: skip
+    for counts, dictionary, expected in (
+        (task.count_source_symbols(), task.source_dictionary, lemmas),
+        (task.count_labels(), task.target_dictionary, {**tags, "</s>": len(sentences)}),
+    ):
+        assert {dictionary[index]: int(n) for index, n in enumerate(counts) if n} == expected
+        assert len(counts) == len(dictionary)
+
+
+def test_names_of_relations_that_training_lacks(small_data, tmp_path):
+    """They are in the text alone; LAS needs them, since a new subtype counts as its relation."""
+    folder = shutil.copytree(small_data, tmp_path / "data")
+    words = [("a", "a", "W", "P", 0, "root"), ("b", "b", "X", "P", 1, "obj:new"), ("c", "c", "X", "P", 1, "det")]
+    text = conllu([words[:2], words, [words[0]]])
+    (folder / "test.conllu").write_text(text)
+    for column in COLUMNS:
+        dictionary = Dictionary.load(str(folder / column / "dict.txt"))
+        builder = indexed_dataset.make_builder(str(folder / column / "test.bin"), "mmap", len(dictionary))
+        for sentence in parse_conllu(text, "made up").sentences:
+            line = " ".join(column_symbols(sentence, column))
+            builder.add_item(dictionary.encode_line(line, add_if_not_exist=False))
+        builder.finalize(str(folder / column / "test.idx"))
+    task = make_task("parsing", folder)
+    labels = task.load_labels("test")
+    assert [label.names for label in labels] == [["root", "obj:new"], ["root", "obj:new", "det"], ["root"]]
+    assert labels[0].relations.tolist() == [task.target_dictionary.index("root"), task.target_dictionary.unk()]
+    assert all(label.names is None for label in task.load_labels("train"))
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_the_criterion_counts_sentences_or_labels(small_data, average):
+    task = make_task("tagging", small_data)
+    cfg = OmegaConf.create({"_name": "cross_entropy", "sentence_avg": average})
+    assert task.build_criterion(cfg).sentence_avg == average
+
+
+@pytest.mark.parametrize("place", ["embedding", "between", "output"])
+@pytest.mark.parametrize("macro", [name for name in MACRO_MODELS if name != "seq2seq"])  # which reads no memory
+def test_every_dropout_acts(small_data, macro, place):
+    """Each by itself, on all outputs where it is the soft-max's; ``--dropout`` is the default of all."""
+    more = {"upper_layers": 2} if macro == "dbrnn" else {}
+    _, model = prepared(small_data, "tagging", macro, layers=2, dropout=0.5, **more)
+    assert {part.p for part in model.modules() if isinstance(part, Dropout)} == {0.5}
+    task, model = prepared(small_data, "tagging", macro, layers=2, **{f"dropout_{place}": 0.5}, **more)
+    sample = batch_of(task, range(6))
+    parts = [part for part in model.modules() if isinstance(part, Dropout) and part.p]
+    assert parts
+    for part in parts:
+        model.eval()
+        part.train()
+        one, other = outputs(model, sample), outputs(model, sample)
+        differ = [not one[name].equal(other[name]) for name in one]
+        assert any(differ), part.owner
+        assert all(differ) or place != "output" or part.owner.startswith("Bidirectional"), part.owner
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_initialisation(small_data, macro):
+    task = make_task("tagging", small_data)
+    model = make_model(task, macro, init="uniform", init_scale=0.01)
+    matrices = [p for name, p in model.named_parameters() if p.dim() > 1 and "pool" not in name]
+    assert 0.009 < max(p.abs().max() for p in matrices) <= 0.01
+    tables = [part.weight for part in make_model(task, macro).modules() if isinstance(part, torch.nn.Embedding)]
+    assert tables and all(0.09 < table.abs().max() <= 0.1 for table in tables)
 
 
 def test_settings_without_effect_are_said(small_data, caplog):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rntn_plugins.data.lm_dataset import BlockDataset, BlockIterator, make_plan
 from rntn_plugins.data.streams import ContiguousStreams, Sentences, ShuffledBlocks, block_arrays
 
 EOS, PAD = 2, 1
@@ -106,3 +107,21 @@ def test_sentence_workers_have_equally_many_blocks():
     shards = [Sentences(LENGTHS, 4, 4, 0, 2), Sentences(LENGTHS, 4, 4, 2, 4)]
     assert len(shards[0]) == len(shards[1]) == len(Sentences(LENGTHS, 4, 4))
     assert sorted(sum((predicted(s, tokens) for s in shards), []), key=lambda p: p[1]) == everything(tokens)
+
+
+def test_a_plan_is_drawn_with_its_seed():
+    """Blocks with the seed of the run, sentences with that and the epoch."""
+    kind = type("Text", (), {"lengths": np.array([3] * 20), "tokens": corpus(60), "__len__": lambda self: 60})
+    text = kind()
+
+    def starts(seed):
+        plan = make_plan(text, "none", 2, 5, shuffled=seed)
+        return [plan[number].starts.tolist() for number in range(len(plan))]
+
+    assert starts(1) == starts(1) != starts(2)
+    blocks = BlockDataset(text, make_plan(text, "eos", 2, 5), EOS, PAD)
+    orders = {(seed, epoch): BlockIterator(blocks, seed).ordered_batches(epoch, False, True)
+              for seed in (1, 7) for epoch in (1, 2)}  # fmt: skip
+    assert len({str(order) for order in orders.values()}) == 4
+    assert all(sorted(order) == [[number] for number in range(len(blocks))] for order in orders.values())
+    assert BlockIterator(blocks, 1).ordered_batches(2, False, True) == orders[1, 2]

@@ -60,6 +60,9 @@ def test_training_shards_count_too(tmp_path):
     dictionary = Dictionary.load(str(folder / "dict.txt"))
     counts = unigram.load_counts(str(folder), "train", dictionary, combine=True)
     assert counts[dictionary.index("b")] == 4 and counts.sum() == 11
+    # a 3, b 4, <unk> 1, </s> 3, each and one, of 15
+    product = (4 / 15) * (2 / 15) * (4 / 15) * (5 / 15) * (4 / 15)
+    assert unigram.evaluate(str(folder), "test").endswith(f", perplexity {product ** (-1 / 5):.2f}")
 
 
 def refused(capsys, *arguments) -> str:

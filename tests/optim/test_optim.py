@@ -249,6 +249,19 @@ def test_adagrad_tf_from_zero_is_adagrad_and_its_first_step_is_the_rate():
     torch.testing.assert_close(weight.detach(), torch.tensor([-0.5, 0.5, -0.5]), atol=1e-4, rtol=0)
 
 
+def test_adagrad_tf_decays_weights_as_torch_does():
+    ours, torchs = (torch.nn.Parameter(torch.tensor([1.0, -2.0, 0.5])) for _ in range(2))
+    optimizers = (
+        AdagradTF(AdagradTFConfig(lr=[0.5], weight_decay=0.1), [ours]),
+        torch.optim.Adagrad([torchs], lr=0.5, weight_decay=0.1, initial_accumulator_value=0.1),
+    )
+    for weight, optimizer in zip((ours, torchs), optimizers):
+        weight.grad = torch.zeros(3)  # what moves is by the decay alone
+        optimizer.step()
+    torch.testing.assert_close(ours, torchs)
+    assert (ours.abs() < torch.tensor([1.0, 2.0, 0.5])).all()
+
+
 def test_adagrad_tf_goes_on_from_its_state():
     """A resumed run neither starts the accumulator anew nor counts its start twice."""
 

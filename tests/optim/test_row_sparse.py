@@ -81,7 +81,7 @@ def parameter_with(*gradients) -> torch.nn.Parameter:
     return parameter
 
 
-@pytest.mark.parametrize("gradients", [[[1, 4, 7]], [[7, 1, 4]], [[1, 4], [4, 7]], [[4, 4, 2], [1]], [[]]])
+@pytest.mark.parametrize("gradients", [[[1, 4, 7]], [[7, 1, 4]], [[1, 4], [4, 7]], [[1, 4, 4]], [[4, 4, 2], [1]], [[]]])
 def test_clipping_and_scaling_are_those_of_dense_gradients(gradients):
     sparse, dense, other = parameter_with(*gradients), parameter_with(*gradients), torch.nn.Parameter(torch.ones(3))
     dense.grad, other.grad = dense.grad.to_dense(), torch.ones(3)

@@ -64,6 +64,9 @@ def test_a_measurement_of_time_is_of_its_own_device(cuda, left, place, corpus, m
     assert [file.name for file in folder.glob("*.json")] == [left]
 
 
+MORE = (2.0, 0.5, 1.0)  # seconds beside the reference's 0.5, by rounds
+
+
 def test_a_measurement_of_time_keeps_its_log(place, corpus, monkeypatch, capsys):
     rows = place / "tasks" / "tiny" / "rows.toml"
     timing = ROWS.replace('"elman_lm"\nschedule = "sgd"', '"elman_lm"\nschedule = "time"')
@@ -72,8 +75,9 @@ def test_a_measurement_of_time_keeps_its_log(place, corpus, monkeypatch, capsys)
 
     def call(command, flags, threads, log, *rest):
         arguments = benchmark.parse(flags)
-        found = [{"group": f"update {cell}", "role": "auto", "records": [{"round": 0, "seconds": [0.5 + number]}]}
-                 for number, cell in enumerate(arguments.cells)]  # fmt: skip
+        found = [{"group": f"update {cell}", "role": "auto",
+                  "records": [{"round": number, "seconds": [0.5 + place * more]} for number, more in enumerate(MORE)]}
+                 for place, cell in enumerate(arguments.cells)]  # fmt: skip
         file = ROOT / arguments.output / "updates.json"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"contenders": found}))
@@ -82,7 +86,8 @@ def test_a_measurement_of_time_keeps_its_log(place, corpus, monkeypatch, capsys)
     monkeypatch.setattr(reproduction.run, "call", call)
     assert reproduce.main(["run", "one", "--data", f"tiny={corpus}", "--device", "cpu"]) == 0
     found = result(place, "one.paper.seed1")
-    assert found["seconds"]["wall"] >= 0 and found["test"][""]["ratio"] == 3.0
+    ratio = {"ratio": 3.0, "low": 2.0, "high": 5.0, "reference": "gru_lm"}
+    assert found["seconds"]["wall"] >= 0 and found["test"][""] == ratio
     assert (place / "results" / "one.paper.seed1.log").read_text() == "a table\n"
 
 
@@ -217,6 +222,21 @@ def test_scores_of_models_that_diverged(value):
     assert str(found["ppl"]) == value and found["tokens"] == 1234
     with pytest.raises(Refused, match="printed no ppl"):
         reproduction.logs.read_score("ppl", "nothing")
+
+
+GENERATED = "x | INFO | fairseq_cli.generate | Generate test with beam=1: "
+
+
+@pytest.mark.parametrize("metric, text, value, tokens", [
+    ("ppl", "x | Evaluated 1,234 tokens in 1s\nx | Loss (base 2): 1.25, Perplexity: 2.38", 2.38, 1234),
+    ("bpc", "x | Evaluated 1,234 tokens in 1s\nx | Loss (base 2): 1.25, Perplexity: 2.38", 1.25, 1234),
+    ("upos_accuracy", f"{GENERATED}UPOS accuracy 50.00 % (7 of 1,400)", 50.0, 1400),
+    ("label_accuracy", f"{GENERATED}label accuracy 62.50 %, UAS 70.00 %, LAS 50.00 % (1,234 words), repaired 3 of 40 "
+                       "sentences (7.50 %)", 62.5, 1234),
+])  # fmt: skip
+def test_scores_as_the_commands_print_them(metric, text, value, tokens):
+    found = reproduction.logs.read_score(metric, text)
+    assert (found[metric], found["tokens"], found["line"]) == (value, tokens, text.splitlines()[-1].split(" | ")[-1])
 
 
 def test_damaged_files(place, corpus, capsys):

@@ -105,3 +105,13 @@ def test_an_epoch_that_was_stopped_within_is_drawn_once(rows):
     (found,) = report.Results(rows).all
     assert found.points("train", "ppl") == [(1.0, 300.0), (2.0, 150.0), (2.4, 99.0)]
     assert [value for _, value in found.points("valid", "ppl")] == [280.0, 200.0, 190.0]
+
+
+def test_the_published_point_is_of_the_plain_scoring(manifest):
+    """Not of a row that scores the same training otherwise."""
+    (plain,) = [row for row in manifest.rows if row.run == "gru" and row.paper == "H16"]
+    assert plain.published and not plain.evaluate
+    otherwise = replace(plain, evaluate=("--dbrnn-output", "forward"), published=1.0)
+    for rows in ([otherwise, *manifest.rows], [*manifest.rows, otherwise]):
+        assert figures.published(replace(manifest, rows=rows), "H16", "gru") == plain.published
+    assert figures.published(replace(manifest, rows=[otherwise]), "H16", "gru") is None

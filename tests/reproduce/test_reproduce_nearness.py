@@ -199,6 +199,8 @@ def test_diverged(manifest, rows):
         ("ppl", [300.0, float("inf"), float("inf")], True),
         ("ppl", [300.0, 200.0, 9e4, 9e4, 9e4], True),
         ("ppl", [300.0, 9e4], True),
+        ("ppl", [300.0, 200.0, 2001.0], True),
+        ("ppl", [300.0, 200.0, 2000.0], False),
         ("ppl", [9e4, 300.0, 250.0, 700.0], False),
         ("ppl", [float("nan"), 300.0], False),
         ("ppl", [], False),
