@@ -47,6 +47,12 @@ def test_words_that_share_a_prefix_share_its_vector(tmp_path, capsys, name):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["paths", name])
 
 
+def test_a_path_that_lost_its_zeros_has_them_again():
+    """Shorter than the prefix, ``11`` is that of ``1100``."""
+    found = dict(cluster_vectors.vectors({"cat": "11", "dog": "1100001"}, [4], 24, 1))
+    assert found["cat"].tolist() == found["dog"].tolist()
+
+
 def test_numbers_of_the_package(tmp_path, monkeypatch):
     """Their lowest bit is the first of the path; 0 means no cluster."""
     (tmp_path / "data").mkdir()

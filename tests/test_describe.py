@@ -47,6 +47,7 @@ def test_folders_of_users_that_cannot_be_read(tmp_path):
 
 def test_choices():
     text = " ".join(describe("dbrnn_lstm").split())
+    assert "pretrained vectors that the data folder holds (off)" in text
     assert "one of pad, repeat (default: pad)" in text and "one of convolution, lstm (default: convolution)" in text
 
 

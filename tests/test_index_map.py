@@ -80,3 +80,9 @@ def test_a_map_of_a_checkpoint_is_kept_and_said_to_be(caplog):
     assert caplog.messages == [
         "the checkpoint's map from symbols to matrices is kept; it is not what --index-map gives for this data"
     ]
+
+
+def test_a_map_file_need_not_name_fillers(tmp_path):
+    (tmp_path / "map").write_text("</s> 1\n<unk> 1\nthe 2\n")
+    symbols = ["<s>", "<pad>", "</s>", "<unk>", "the", "madeupword0000"]
+    assert build_map(str(tmp_path / "map"), Vocabulary(6, symbols), 3).tolist() == [0, 0, 1, 1, 2, 0]

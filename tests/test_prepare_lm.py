@@ -333,6 +333,12 @@ def test_raw_is_tokenised_like_prompts(tmp_path):
     assert symbols("--raw", *paths, "--unit", "char")["train"] == [" ".join(plain.replace(" ", "_"))]
 
 
+def test_the_language_of_raw_text(tmp_path):
+    paths = write_raw(tmp_path, train="l'homme\n")
+    assert symbols("--raw", *paths, "--min-count", 1, "--lang", "fr")["train"] == ["l&apos; homme"]
+    assert symbols("--raw", *paths, "--min-count", 1)["train"] == ["l &apos;homme"]
+
+
 def test_lowercase_comes_before_the_check_for_reserved_words(tmp_path, capsys):
     message = refused(capsys, "--raw", *write_raw(tmp_path, "MadeUpWord1\n"), "--lowercase", "--dest", tmp_path / "d")
     assert "line 1: fairseq keeps the word 'madeupword1' for itself" in message

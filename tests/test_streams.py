@@ -125,3 +125,14 @@ def test_a_plan_is_drawn_with_its_seed():
     assert len({str(order) for order in orders.values()}) == 4
     assert all(sorted(order) == [[number] for number in range(len(blocks))] for order in orders.values())
     assert BlockIterator(blocks, 1).ordered_batches(2, False, True) == orders[1, 2]
+
+
+def test_streams_are_equally_long_but_for_one_symbol():
+    plan = ContiguousStreams(22, 4, 100)
+    assert (plan[0].ends - plan[0].starts).tolist() == [5, 6, 5, 6]
+
+
+def test_sentences_that_stand_together_are_of_like_length():
+    plan = Sentences([3, 1, 12, 5, 5, 2, 30, 4, 1], 2, 100)
+    lengths = [(plan[number].ends - plan[number].starts).tolist() for number in range(len(plan))]
+    assert lengths == [[1, 1], [2, 3], [4, 5], [5, 12], [30, 0]]

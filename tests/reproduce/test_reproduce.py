@@ -239,6 +239,11 @@ def test_scores_as_the_commands_print_them(metric, text, value, tokens):
     assert (found[metric], found["tokens"], found["line"]) == (value, tokens, text.splitlines()[-1].split(" | ")[-1])
 
 
+def test_the_last_score_counts():
+    text = "x | Loss (base 2): 9, Perplexity: 512\nx | Evaluated 7 tokens\nx | Loss (base 2): 1.25, Perplexity: 2.38"
+    assert reproduction.logs.read_score("ppl", text)["ppl"] == 2.38
+
+
 def test_damaged_files(place, corpus, capsys):
     run = ["run", "one", "--data", f"tiny={corpus}", "--budget", "0.01s"]
     assert reproduce.main(run) == 0

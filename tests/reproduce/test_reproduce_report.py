@@ -407,3 +407,77 @@ def test_without_matplotlib(manifest, rows, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert report.write_all(manifest, report.Results(rows), tmp_path) == [tmp_path / "RESULTS.md"]
     assert "matplotlib is not installed" in capsys.readouterr().err
+
+
+def test_almost_whole_is_not_whole(manifest, rows):
+    result(rows, "gru", 97.0, "paper", epochs=29.99, **partial(of_schedule=0.9997))
+    page = page_of(manifest, rows)
+    assert line(page, "| T16 |", "| 3 |")[2:4] == ["1", "0"]
+    result(rows, "gru", 97.0, "paper", epochs=29.9, **partial())
+    assert line(page_of(manifest, rows), "GRURNN")[6] == "99 %, paper, 29.9 epochs, partial, best after 29"
+
+
+def test_difference_is_of_the_number_shown(manifest, rows):
+    result(rows, "gru", 97.785)
+    assert line(page_of(manifest, rows), "GRURNN")[4:6] == ["97.78", "+0.00 (+0.0 %)"]
+
+
+def test_flags_that_one_seed_had_are_shown(manifest, rows):
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=("--bias", "1"))
+    result(rows, "gru", 110.0, commands={"train": ["fairseq-train", "--bias", "1"]})
+    result(rows, "gru", 110.0, seed=2, commands={"train": ["fairseq-train", "--fast"]})
+    assert line(page_of(manifest, rows), "GRURNN")[1] == "`gru_lm --bias 1`"
+
+
+def test_what_is_open_is_not_equal(manifest, rows):
+    result(rows, "rntn", 110.0)
+    result(rows, "gru", 110.1, "medium", epochs=9.0)
+    assert line(page_of(manifest, rows), "GRURNTN < GRU")[4] == "open: never trained alike"
+
+
+def test_counts_of_the_report(manifest, rows):
+    manifest.claims[0]["headline"] = True
+    result(rows, "gru", 110.0)
+    result(rows, "rntn", 110.4)
+    assert "Of 1: 0 hold, 1 not, 0 open; by shortened" in page_of(manifest, rows)
+    manifest.claims[0]["aside"] = "in a table alone"
+    assert "claims decided" not in page_of(manifest, rows)
+    times = {"text": "time: LSTM <= LSTM", "better": "time-lstm", "worse": "time-lstm", "headline": True}
+    manifest.claims.append({**manifest.claims[1], **times})
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "parameters": None}
+    result(rows, "time-lstm", 0, "paper", **timed, test={"": {"ratio": 2.5}}, curve=[])
+    page = page_of(manifest, rows)
+    assert "of times 1 hold, 0 not. By more than one seed: 0 of 1. All" in page
+    assert "Of the 1 claims decided 0 rest on one seed" in page
+
+
+def test_a_papers_own_number(manifest, rows):
+    manifest.claims.append({**manifest.claims[0], "paper": "H16", "better": "gru", "worse": "rntn", "headline": True})
+    assert line(page_of(manifest, rows), "| H16 |", "GRURNTN < GRU", "123")[2] == "123; –"
+
+
+def test_a_schedule_that_became_shorter_does_not_make_a_stopped_training_whole(manifest, rows):
+    result(rows, "gru", 97.0, "paper", epochs=30.0, **partial())  # of 60 then
+    results = report.Results(rows)
+    results.hold_against(manifest)
+    assert not results.shown("gru").complete and report.counted(manifest, results, manifest.rows)[2] == 0
+
+
+def test_marks_in_all_places_of_claims(manifest, rows):
+    manifest.claims[0]["headline"] = True
+    without = {"commands": {"train": ["fairseq-train", "--fast"]}}
+    for run, value in (("rntn", 100.0), ("gru", 110.0)):
+        result(rows, run, value, "medium", epochs=9.0, **without)
+        for seed in (1, 2):
+            result(rows, run, value, seed=seed, **without)
+    result(rows, "rntn", 90.0, "paper", epochs=30.0, **without)
+    page = page_of(manifest, rows)
+    assert line(page, "GRURNTN < GRU", "Table 1")[3].count(" †") == 5  # two, the longer one and two shorter ones
+    assert line(page, "GRURNTN < GRU", "87.40")[4] == "30 %, medium, 9 epochs †"
+
+
+def test_of_a_result_without_its_command_nothing_is_told(manifest, rows):
+    pooled = ("--pooling", "scores")
+    manifest.runs["gru"] = replace(manifest.runs["gru"], flags=pooled, once_default=pooled)
+    result(rows, "gru", 110.0)
+    assert "leave out" not in page_of(manifest, rows)

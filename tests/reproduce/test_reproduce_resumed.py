@@ -1,5 +1,6 @@
 """Trainings that were interrupted, and what their results tell of it."""
 
+import dataclasses
 import json
 import math
 import os
@@ -336,3 +337,21 @@ def test_begun_on_a_cpu_it_may_go_on_on_a_gpu_or_with_other_products(precision, 
         reproduction.run.check_the_same(training, flags, {})
         said = reproduction.run.begun(training, flags, {}, training.folder / "train.log")
     assert said == f"{reproduction.logs.GOES_ON}7\n"
+
+
+def test_a_call_that_scored_only_does_not_tell_the_machine_of_the_training(place):
+    call_of(place, 0, "first", gpu="H100").ended(5, 100)
+    made = call_of(place, 100, "second", gpu=None, changed=1).ended(2, 100)
+    assert made["environment"]["gpu"] == "H100" and made["commit"] == "first"
+
+
+def test_flags_of_a_run_and_of_a_row_go_before_the_schedules(place, tmp_path):
+    (tmp_path / "dict.txt").write_text("")
+    settings = reproduce.Settings("short", {"tiny": str(tmp_path)}, None, 1, False)
+    run = reproduction.manifest.load().runs["two"]
+    flags = reproduce.Training(run, 1, settings).train_flags()
+    assert [flags[at + 1] for at, flag in enumerate(flags) if flag == "--hidden-size"] == ["6"]
+    short = dataclasses.replace(run.schedule.short, evaluate=("--beam", "5"))
+    run = dataclasses.replace(run, schedule=dataclasses.replace(run.schedule, short=short))
+    flags = reproduce.Training(run, 1, settings).score_flags(("--beam", "1"), "test")
+    assert [flags[at + 1] for at, flag in enumerate(flags) if flag == "--beam"] == ["1"]
