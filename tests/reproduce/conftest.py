@@ -12,6 +12,8 @@ import reproduce  # noqa: E402
 import reproduction.manifest as manifests  # noqa: E402
 import reproduction.run  # noqa: E402
 from made_up_results import MANIFEST, RUNS  # noqa: E402
+from reproduction import report  # noqa: E402
+from reproduction.claims import judge  # noqa: E402
 from reproduction.process import start_anew  # noqa: E402
 from tiny_rows import ROWS, call_forked  # noqa: E402
 
@@ -35,6 +37,16 @@ def rows(tmp_path):
     folder = tmp_path / "results" / "rows"
     folder.mkdir(parents=True)
     return folder
+
+
+@pytest.fixture
+def judged(manifest, rows):
+    """Judges the first claim as one about epochs."""
+
+    def judge_it(which="all"):
+        return judge(manifest, report.Results(rows), {**manifest.claims[0], "epochs": which})
+
+    return judge_it
 
 
 @pytest.fixture(scope="module")

@@ -382,16 +382,6 @@ def course(*values, **more):
     return {"curve": curve, "epochs": float(len(values)), **more}
 
 
-@pytest.fixture
-def judged(manifest, rows):
-    """Judges the first claim as one about epochs."""
-
-    def judge_it(which="all"):
-        return judge(manifest, report.Results(rows), {**manifest.claims[0], "epochs": which})
-
-    return judge_it
-
-
 def test_claims_about_epochs(rows, judged):
     """The test's numbers have no part in them, nor have validations before an epoch's end."""
     result(rows, "rntn", 500.0, **course(300.0, 200.0, 150.0, 140.0))

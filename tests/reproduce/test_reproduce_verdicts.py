@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 from made_up_results import result, verdict
-from reproduction import report
-from reproduction.claims import judge
 from test_reproduce_claims import course, falling
 
 
@@ -18,28 +16,26 @@ def test_a_rule_does_not_make_unlike_forms_alike(manifest, rows):
     assert verdict(manifest, rows).said == "open: never trained alike"
 
 
-def test_epochs_of_forms_of_unlike_lengths(manifest, rows):
-    claim = {**manifest.claims[0], "epochs": "all"}
+def test_epochs_of_forms_of_unlike_lengths(manifest, rows, judged):
     full = manifest.runs["gru"].schedule
     manifest.runs["gru"] = replace(manifest.runs["gru"], schedule=replace(full, short=replace(full.short, epochs=6)))
     result(rows, "rntn", 1.0, **course(300.0, 200.0, 150.0))
     result(rows, "gru", 1.0, **course(310.0, 210.0, 160.0, 150.0, 140.0, 130.0))
-    assert judge(manifest, report.Results(rows), claim).said == "open: never trained alike"
+    assert judged().said == "open: never trained alike"
 
 
 def test_different_seeds_are_neither_mixed_nor_several(manifest, rows):
     result(rows, "rntn", 100.0)
     result(rows, "rntn", 115.0, seed=2)
     result(rows, "gru", 110.0, seed=3)
-    judged = verdict(manifest, rows)
-    assert judged.said == "holds, means of different seeds" and not judged.mixed and judged.seeds == 1
+    found = verdict(manifest, rows)
+    assert found.said == "holds, means of different seeds" and not found.mixed and found.seeds == 1
 
 
-def test_an_epoch_that_lacks_a_hundredth_counts(manifest, rows):
+def test_an_epoch_that_lacks_a_hundredth_counts(rows, judged):
     result(rows, "rntn", 1.0, **course(300.0, 200.0, epochs=1.995, updates=200))
     result(rows, "gru", 1.0, **course(310.0, 210.0))
-    claim = {**manifest.claims[0], "epochs": "all"}
-    assert judge(manifest, report.Results(rows), claim).said == "holds, 1 of 1 seed"
+    assert judged().said == "holds, 1 of 1 seed"
 
 
 def test_the_pair_of_which_both_are_trained_further(manifest, rows):
