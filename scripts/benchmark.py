@@ -11,7 +11,8 @@
     python scripts/benchmark.py cells --list                  # what would be measured
 
 Every contender runs in a process of its own (with ``--one-process`` they share one, which starts once), all in turn,
-and that over several rounds: noise of a shared machine hits all alike, and ratios are taken within a round. Prints a
+and that over several rounds: noise of a shared machine hits all alike, and ratios are taken within a round. With
+``updates --in-turns`` they take turns of a few updates, for a machine whose speed changes within seconds. Prints a
 table, saves JSON (all samples) and a chart in ``--output``.
 
 Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
@@ -30,9 +31,10 @@ each with the ``group`` and ``role`` it is found by, its ``spec`` (all sizes and
 round, with all samples (``seconds``, ``cpu_seconds``) and ``memory`` in bytes, or ``failed`` or ``skipped`` and why;
 ``points`` (scaling) and ``bars`` name the groups they are about.
 
-Here are the command line, the rounds and the saving. In ``benchmarking``, what runs in the process of a contender is in
-``measure.py``, what there is to measure in ``workloads.py`` and ``plans.py``, numbers and charts of what was saved in
-``results.py`` and ``charts.py``. Its tables are those of ``benchmark_report.py``.
+Here are the command line, the rounds and the saving. In ``benchmarking``, what starts processes and ends them is in
+``processes.py``, what runs in the process of a contender in ``measure.py``, what there is to measure in
+``workloads.py`` and ``plans.py``, numbers and charts of what was saved in ``results.py`` and ``charts.py``. Its tables
+are those of ``benchmark_report.py``.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 import benchmark_report  # noqa: E402
 from benchmarking import charts  # noqa: E402  (beside this file)
-from benchmarking.measure import last_line, measure_here  # noqa: E402
+from benchmarking.measure import measure_here  # noqa: E402
 from benchmarking.plans import PLANS  # noqa: E402
+from benchmarking.processes import in_process, side_by_side  # noqa: E402
 
 SCHEMA = 1
 #: what --recurrence may be: those of the cells, and a loop that only layers have
@@ -100,54 +103,41 @@ def prepare(contenders: List[dict], folder: Path) -> None:
             spec["data"] = path
 
 
-def in_process(spec: dict, timeout: float, scratch: Path) -> dict:
-    """Measure in a new process, which ends (with what it started) on Ctrl-C and when it takes too long."""
-    threads = str(spec["threads"])
-    environment = {
-        **os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "PYTHONWARNINGS": "ignore",
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")])),
-        "TMPDIR": str(scratch), "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
-    }  # fmt: skip
-    child = subprocess.Popen(
-        [sys.executable, str(ROOT / "scripts" / "benchmarking" / "measure.py")], stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        out, err = child.communicate(json.dumps(spec), timeout)
-    except subprocess.TimeoutExpired:
-        return {"failed": f"took longer than {timeout:g} s"}
-    finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-    if child.returncode < 0:
-        name = signal.Signals(-child.returncode).name
-        return {"failed": f"ended by {name}" + (", out of memory?" if name == "SIGKILL" else "")}
-    try:
-        return json.loads(last_line(out, limit=None))
-    except ValueError:
-        return {"failed": last_line(err) or f"ended with {child.returncode}"}
-
-
 def stopped(record: dict) -> str:
     """Why a contender has no samples; empty if it has."""
     return record.get("failed") or record.get("skipped") or ""
 
 
-def run_rounds(contenders: List[dict], rounds: int, measure: Callable, save: Callable) -> None:
-    """Every contender in turn, round by round, every second round backwards; *save* after each round.
+def still_running(contenders: List[dict]) -> List[dict]:
+    """One that failed or has nothing to measure is not tried again."""
+    return [each for each in contenders if not each["records"] or not stopped(each["records"][-1])]
 
-    One that failed or has nothing to measure is not tried again.
-    """
+
+def found_in(record: dict) -> str:
+    return f"{1000 * statistics.median(record['seconds']):.3g} ms" if record.get("seconds") else stopped(record)
+
+
+def run_rounds(contenders: List[dict], rounds: int, measure: Callable, save: Callable) -> None:
+    """Every contender in turn, round by round, every second round backwards; *save* after each round."""
     for number in range(1, rounds + 1):
-        running = [each for each in contenders if not each["records"] or not stopped(each["records"][-1])]
+        running = still_running(contenders)
         for position, each in enumerate(running if number % 2 else running[::-1], 1):
             where = f"round {number} of {rounds}, {position} of {len(running)}"
             print(f"{where}: {each['group']}, {each['label']}", end=" ", file=sys.stderr, flush=True)
             record = measure(each["spec"])
             each["records"].append({"round": number, **record})
-            said = f"{1000 * statistics.median(record['seconds']):.3g} ms" if record.get("seconds") else stopped(record)
-            print(f"… {said}", file=sys.stderr, flush=True)
+            print(f"… {found_in(record)}", file=sys.stderr, flush=True)
+        save()
+
+
+def run_rounds_in_turns(contenders: List[dict], rounds: int, measure: Callable, save: Callable) -> None:
+    """Every round measures all contenders at once, *measure* (:func:`side_by_side`) their specs; *save* after each."""
+    for number in range(1, rounds + 1):
+        running = still_running(contenders)[:: 1 if number % 2 else -1]
+        print(f"round {number} of {rounds}: {len(running)} in turns", file=sys.stderr, flush=True)
+        for each, record in zip(running, measure([each["spec"] for each in running])):
+            each["records"].append({"round": number, **record})
+            print(f"  {each['group']}, {each['label']} … {found_in(record)}", file=sys.stderr, flush=True)
         save()
 
 
@@ -214,6 +204,10 @@ def parse(arguments: Optional[List[str]]):
                              "generation, which compare given ones")  # fmt: skip
     parser.add_argument("--compile", nargs="?", const="loop", choices=("loop", "step"),
                         help="cells: torch.compile of the whole naive loop, or of its step, as well")  # fmt: skip
+    parser.add_argument("--in-turns", action="store_true",
+                        help="updates, on a CPU: all contenders of a round are in memory, and each trains for a moment "
+                             "while the others stand still, so that a machine whose speed changes changes it for "
+                             "all alike; --timeout is that of a moment")  # fmt: skip
     parser.add_argument("--one-process", action="store_true",
                         help="layers: all in one process, where starts outlast turns; no --timeout, "
                              "and memory means something on CUDA alone")  # fmt: skip
@@ -244,10 +238,12 @@ def parse(arguments: Optional[List[str]]):
         raise ValueError("--cells: the bars are about given cells; measure others with the command cells")
     for name, is_given in (
         ("--data", args.data), ("--sample-break-mode", args.sample_break_mode), ("--no-peers", not args.peers),
-        ("--dense-gradients", args.dense_gradients),
+        ("--dense-gradients", args.dense_gradients), ("--in-turns", args.in_turns),
     ):  # fmt: skip
         if is_given and args.what != "updates":
             raise ValueError(f"{name} is for the command updates")
+    if args.in_turns and args.device != "cpu":
+        raise ValueError("--in-turns is for --device cpu: a GPU computes on while its process stands still")
     if args.compile and args.what != "cells":
         raise ValueError("--compile is for the command cells")
     if args.recurrence and args.what in ("bars", "generation"):
@@ -297,8 +293,12 @@ def run(args) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             prepare(contenders, Path(folder))
-            apart = lambda spec: in_process(spec, args.timeout, Path(folder))  # noqa: E731
-            run_rounds(contenders, args.rounds, measure_here if args.one_process else apart, save)
+            if args.in_turns:
+                together = lambda specs: side_by_side(specs, args.timeout, Path(folder))  # noqa: E731
+                run_rounds_in_turns(contenders, args.rounds, together, save)
+            else:
+                apart = lambda spec: in_process(spec, args.timeout, Path(folder))  # noqa: E731
+                run_rounds(contenders, args.rounds, measure_here if args.one_process else apart, save)
         data["complete"] = True
     except KeyboardInterrupt:
         print("\ninterrupted: what was measured so far", file=sys.stderr)

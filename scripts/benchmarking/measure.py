@@ -258,20 +258,30 @@ def measure_machine(spec: dict) -> dict:
     return found
 
 
+def training_command(spec: dict, folder: str) -> List[str]:
+    """``fairseq-train`` as a user calls it, which saves and validates nothing and logs in JSON."""
+    return [
+        sys.executable, "-m", "fairseq_cli.train", spec["data"], "--save-dir", folder, "--no-save", "--seed", "1",
+        "--disable-validation", "--log-format", "json", "--log-interval", str(spec["interval"]),
+        "--max-update", str(spec["updates"]), *spec["flags"], *(["--cpu"] if spec["device"] == "cpu" else []),
+    ]  # fmt: skip
+
+
 def measure_update(spec: dict) -> dict:
     """``fairseq-train`` as a user runs it, timed by its own log."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [
-            sys.executable, "-m", "fairseq_cli.train", spec["data"], "--save-dir", folder, "--no-save", "--seed", "1",
-            "--disable-validation", "--log-format", "json", "--log-interval", str(spec["interval"]),
-            "--max-update", str(spec["updates"]), *spec["flags"], *(["--cpu"] if spec["device"] == "cpu" else []),
-        ]  # fmt: skip
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        result = subprocess.run(
+            training_command(spec, folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
     found = update_times(result.stdout, spec["skip"])
     if result.returncode or not found["seconds"]:
         return {"failed": last_line(result.stdout) or f"fairseq-train ended with {result.returncode}"}
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {**found, "memory": usage.ru_maxrss * 1024, "process_cpu_seconds": usage.ru_utime + usage.ru_stime}
+    return {**found, **used(resource.getrusage(resource.RUSAGE_CHILDREN))}
+
+
+def used(usage) -> dict:
+    """The highest resident size in bytes, and the seconds of processors, of the whole ``fairseq-train``."""
+    return {"memory": usage.ru_maxrss * 1024, "process_cpu_seconds": usage.ru_utime + usage.ru_stime}
 
 
 def update_times(log: str, skip: int) -> dict:

@@ -162,7 +162,9 @@ def whole_model(args, one: Workload, role: str, group: str, flags: List[str], sp
 
 def update(args, one: Workload, role: str) -> dict:
     """Training updates."""
-    updates, interval, skip = (6, 2, 2) if args.quick else (args.updates, max(1, args.updates // 8), args.updates // 4)
+    samples = 40 if args.in_turns else 8
+    interval, skip = max(1, args.updates // samples), args.updates // 4
+    updates, interval, skip = (6, 2, 2) if args.quick else (args.updates, interval, skip)
     flags = ["--user-dir", str(ROOT / "rntn_plugins"), "--batch-size", str(args.batch), "--tokens-per-sample",
              str(args.steps), *training_flags(one)]  # fmt: skip
     spec: Dict[str, object] = {"kind": "update", "updates": updates, "interval": interval, "skip": skip}

@@ -290,7 +290,8 @@ def timed(training: Training, lock: int) -> Tuple[dict, str]:
         "updates", "--data", training.data, "--cells", *cells, *sizes, "--recurrence", "auto", "--no-peers",
         "--rounds", "5",
         "--updates", str(training.schedule.updates), "--threads", str(training.settings.threads),
-        "--device", "cuda" if training.settings.cuda else "cpu", "--output", relative(output),
+        "--device", "cuda" if training.settings.cuda else "cpu", *([] if training.settings.cuda else ["--in-turns"]),
+        "--output", relative(output),
     ]  # fmt: skip
     file = output / f"updates{'-cuda' * training.settings.cuda}.json"
     file.unlink(missing_ok=True)  # of an earlier call

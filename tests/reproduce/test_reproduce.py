@@ -43,7 +43,7 @@ def test_a_measurement_of_time_has_the_papers_sizes(place, corpus, monkeypatch, 
     assert reproduce.main(run) != 0 and "benchmark.py failed: no" in capsys.readouterr().out
     ((command, args),) = asked
     assert command == "scripts/benchmark.py" and (args.batch, args.steps, args.updates) == (20, 30, 40)
-    assert args.threads == 3 and args.data == reproduce.relative(corpus) and not args.peers
+    assert args.threads == 3 and args.data == reproduce.relative(corpus) and not args.peers and args.in_turns
     assert args.cells == ["gru_lm", "elman_lm"]
 
 
@@ -58,9 +58,11 @@ def test_a_measurement_of_time_is_of_its_own_device(cuda, left, place, corpus, m
     folder.mkdir(parents=True)
     for name in ("updates.json", "updates-cuda.json"):
         (folder / name).write_text('{"of": "an earlier call"}')
-    monkeypatch.setattr(reproduction.run, "call", lambda *_: (0, "said nothing"))
+    asked = []
+    monkeypatch.setattr(reproduction.run, "call", lambda *call: (0, f"said nothing {asked.append(call) or ''}"))
     with pytest.raises(Refused, match="benchmark.py failed: said nothing"):
         reproduction.run.timed(training, 0)
+    assert ("--in-turns" in asked[0][1]) == (not cuda), "a GPU computes on while its process stands still"
     assert [file.name for file in folder.glob("*.json")] == [left]
 
 
