@@ -24,7 +24,7 @@ from rntn_plugins.layers.recurrent import RECURRENCES, Recurrent
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 import benchmark  # noqa: E402
 import benchmark_report as report  # noqa: E402
-from benchmarking import charts, floor, plans, processes, results, workloads  # noqa: E402
+from benchmarking import charts, floor, plans, results, workloads  # noqa: E402
 from benchmarking import measure as measuring  # noqa: E402
 
 SIZES = {"steps": 4, "batch": 3, "device": "cpu", "threads": 1, "repeats": 2, "least_seconds": 0.0}
@@ -233,77 +233,6 @@ LOG = """2026-01-01 10:00:00 | INFO | fairseq_cli.train | num. shared model para
 def test_times_of_a_log():
     assert measuring.update_times(LOG, 5) == {"seconds": [0.5, 0.25], "parameters": 12_345, "kernel": True}
     assert measuring.update_times("killed", 5)["seconds"] == []
-
-
-#: takes its turns: writes its name for every update and has an entry of the log after every second
-TURNS = """
-import sys, time
-name, updates, end = sys.argv[1:]
-print("num. shared model params: 12,345 (num. trained: 12,345)", flush=True)
-for number in range(1, int(updates) + 1):
-    with open("order", "a") as file:
-        file.write(name)
-    time.sleep(0.02)
-    if number % 2 == 0:
-        entry = '{"wps": "1400.0", "wpb": "700", "num_updates": "%d"}' % number
-        print("2026-01-01 10:00:02 | INFO | train_inner | " + entry, flush=True)
-        time.sleep(0.3)  # it is stopped before it does more
-exec(end)
-"""
-
-
-@pytest.fixture
-def turns(tmp_path, monkeypatch):
-    """Records of trainings that are given as name, updates and how they end, and the order of their updates."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(processes, "training_command", lambda spec, _: [sys.executable, "-c", TURNS, *spec["given"]])
-
-    Path("order").touch()
-
-    def run(*trainings: tuple, timeout: float = 600) -> tuple:
-        specs = [{"given": given, "interval": 2, "skip": 4, "threads": 1} for given in trainings]
-        return processes.side_by_side(specs, timeout, tmp_path), Path("order").read_text()
-
-    return run
-
-
-def test_trainings_take_turns(turns):
-    """The first four updates are warm-up; then they go on by two, forth and back, to the end of each."""
-    (a, b), order = turns(("a", "10", ""), ("b", "8", ""))
-    assert order == "aaaabbbb" + "aabb" + "bbaa" + "aa"
-    assert [len(each["seconds"]) for each in (a, b)] == [3, 2] and a["parameters"] == 12_345 and a["memory"] > 2**20
-    assert all(0.02 <= seconds < 1 for each in (a, b) for seconds in each["seconds"]), "the other's time is not its own"
-    assert not a["kernel"] and 0 < a["process_cpu_seconds"] < 60
-
-
-def test_a_training_that_fails_leaves_the_others(turns):
-    (a, b, c), order = turns(
-        ("a", "6", "sys.exit('out of words')"), ("b", "6", ""), ("c", "4", "import os; os.kill(os.getpid(), 9)")
-    )
-    assert a == {"failed": "out of words"} and c == {"failed": "ended by SIGKILL, out of memory?"}
-    assert len(b["seconds"]) == 1 and order == "aaaabbbbcccc" + "aabb"
-    ((short,), _) = turns(("a", "2", ""))  # shorter than the warm-up
-    assert short["failed"].endswith('"num_updates": "2"}')
-
-
-def test_a_training_that_hangs_is_ended(turns):
-    (a,), _ = turns(("a", "0", "time.sleep(600)"), timeout=3)
-    assert a == {"failed": "took longer than 3 s"}
-
-
-def test_trainings_end_with_ctrl_c(turns, monkeypatch):
-    started, warm_up = [], processes.Training.warm_up
-
-    def interrupted(self):
-        started.append(self.child)
-        warm_up(self)
-        if len(started) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(processes.Training, "warm_up", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        turns(("a", "4", "time.sleep(600)"), ("b", "4", "time.sleep(600)"))
-    assert [child.returncode for child in started] == [-signal.SIGKILL] * 2
 
 
 IN_TURNS = ("updates", "--quick", "--in-turns", "--no-peers", "--recurrence", "auto", "--cells")

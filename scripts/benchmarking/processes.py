@@ -59,7 +59,11 @@ def in_process(spec: dict, timeout: float, scratch: Path) -> dict:
 
 
 class Training:
-    """A ``fairseq-train`` that stands still (``SIGSTOP``) but in its turns, which end with a line of its log."""
+    """A ``fairseq-train`` that stands still (``SIGSTOP``) but in its turns, which end with a line of its log.
+
+    It has a process group of its own, but our session: should we be killed, the system ends (``SIGHUP``, ``SIGCONT``)
+    what stands still. In a session of its own it would stand there for ever.
+    """
 
     def __init__(self, spec: dict, timeout: float, scratch: Path) -> None:
         self.spec, self.timeout = spec, timeout
@@ -68,7 +72,7 @@ class Training:
         self.failed = ""
         self.child = subprocess.Popen(
             training_command(spec, tempfile.mkdtemp(dir=scratch)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, env=environment_of(spec, scratch), start_new_session=True,
+            stderr=subprocess.STDOUT, text=True, env=environment_of(spec, scratch), process_group=0,
         )  # fmt: skip
 
     def signal(self, number: int) -> None:
