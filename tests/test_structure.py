@@ -1,6 +1,7 @@
 """Which room may import which: the arrows of the package's structure."""
 
 import ast
+import graphlib
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,17 @@ def test_imports_follow_the_arrows(file):
     for name in imports(PACKAGE / file):
         if name.split(".")[0] in THIRD_PARTY:
             assert any(name == prefix or name.startswith(prefix + ".") for prefix in allowed), f"{file}: {name}"
+
+
+def test_no_file_needs_itself():
+    """Nor by way of others, imports within functions among them."""
+    known = {file.with_suffix("").as_posix().replace("/", "."): file for file in files() if file.name != "__init__.py"}
+    arrows = {}
+    for module, file in known.items():
+        names = {name.removeprefix("rntn_plugins.") for name in imports(PACKAGE / file)}
+        arrows[module] = {each for name in names for each in (name, name.rpartition(".")[0]) if each in known}
+    assert sum(map(len, arrows.values())) > 150
+    list(graphlib.TopologicalSorter(arrows).static_order())  # or CycleError, which names the circle
 
 
 def test_folders_of_jobs_are_no_packages():

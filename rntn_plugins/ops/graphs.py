@@ -27,6 +27,7 @@ from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional
 import torch
 from torch import Tensor
 
+from rntn_plugins.ops.products import precision_on_gpu
 from rntn_plugins.ops.recurrence import Kernel, Ragged, recorded_by, recording
 from rntn_plugins.ops.triton_choice import by_triton, twin_on
 
@@ -84,8 +85,7 @@ def usable() -> bool:
 
 def settings_of_torch() -> tuple:
     """Those that change what an operation launches."""
-    precision = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9
-    return precision or torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
+    return precision_on_gpu(), torch.are_deterministic_algorithms_enabled()
 
 
 def rehearse(work: Callable[[], Any], device: torch.device) -> Any:

@@ -60,6 +60,17 @@ def rounds() -> bool:
     return precision in ("bf16", "medium") and torch_rounds()
 
 
+def precision_on_gpu() -> str:
+    """What torch's products of float32 matrices on a GPU are computed in, as it was told: ``highest``, ``tf32`` …"""
+    told = getattr(torch.backends.cuda.matmul, "fp32_precision", None)  # torch 2.9
+    return told or torch.get_float32_matmul_precision()
+
+
+def rounds_on_gpu() -> bool:
+    """Whether torch was told to round what it multiplies on a GPU."""
+    return precision_on_gpu() not in ("none", "ieee", "highest")
+
+
 @functools.cache
 def torch_rounds() -> bool:
     """Whether torch rounds where it is told to, which it must be told when this is first asked."""

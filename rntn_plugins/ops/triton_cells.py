@@ -13,9 +13,8 @@ from torch import Tensor
 
 from rntn_plugins.ops import bilinear, elman, elstm, gru, gru_rntn, lstm, lstm_peephole, restricted_gated, rntn
 from rntn_plugins.ops import triton_kernels as kernels
-from rntn_plugins.ops.graphs import settings_of_torch
 from rntn_plugins.ops.indexed import at_index
-from rntn_plugins.ops.products import Factor
+from rntn_plugins.ops.products import Factor, rounds_on_gpu
 from rntn_plugins.ops.recurrence import Kernel, is_recorded, output_state, steps_of
 
 #: rows of a step for which Triton's product is quicker than cuBLAS's (measured in float32), at most
@@ -62,11 +61,6 @@ class FewRows(Factor):
             return super().times_plus(x, other, out)
         kernels.few_rows_times(x, self.matrix, out, other)
         return out
-
-
-def rounds_on_gpu() -> bool:
-    """Whether torch was told to round what it multiplies on a GPU."""
-    return settings_of_torch()[0] not in ("none", "ieee", "highest")
 
 
 class Twin(Kernel):
