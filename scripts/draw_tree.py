@@ -18,6 +18,7 @@ that draw ``─`` two cells wide (some East Asian ones).
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import sys
 import unicodedata
@@ -106,9 +107,8 @@ def cut(text: str, width: int) -> str:
     """What fits into *width* cells, ``>`` in the last of them if something is missing; 0 for no limit."""
     if not width or cells(text) <= width:
         return text
-    while cells(text) > width - 1:
-        text = text[:-1]
-    return text + ">"
+    filled = itertools.accumulate(map(cells, text))
+    return text[: next(end for end, used in enumerate(filled) if used > width - 1)] + ">"
 
 
 def draw(sentence: conllu.TokenList, name: str, plain: bool = False) -> List[str]:
@@ -122,6 +122,8 @@ def draw(sentence: conllu.TokenList, name: str, plain: bool = False) -> List[str
         ValueError: a word has not ten columns or another id than its place, a head is missing or no word of the
             sentence, or the heads make a cycle.
     """
+    if any("id" not in token for token in sentence):  # CoNLL-U Plus, as "# global.columns" may say
+        raise ValueError("its columns are without ID")
     words = [token for token in sentence if isinstance(token["id"], int)]
     for number, word in enumerate(words, 1):
         if word["id"] != number:

@@ -28,6 +28,7 @@ import logging
 import lzma
 import math
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -43,6 +44,7 @@ HEADS = ("deprel", "head_position", "head_offset", "head_upos")
 LABELS = ("upos", "xpos", *HEADS)
 MUST_BE_SEEN = ("upos", "deprel")
 RECORD = "prepare_conllu.json"
+HEADER = re.compile(rb"\d{1,18} \d{1,18}")  # of a file of vectors
 UNFINISHED = ".prepare_conllu-unfinished"
 COPIES = [f"{split}.conllu" for split in SPLITS]
 COLUMN_FILES = ["dict.txt", "vectors.npy"] + [f"{split}.{kind}" for split in SPLITS for kind in ("bin", "idx")]
@@ -153,7 +155,7 @@ def vector_lines(path: str) -> Iterator[Tuple[str, List[float]]]:
         with {".gz": gzip.open, ".xz": lzma.open}.get(Path(path).suffix, open)(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 word, *values = line.rstrip(b" \r\n").split(b" ")
-                if number == 1 and len(values) == 1 and word.isdigit() and values[0].isdigit():
+                if number == 1 and len(values) == 1 and HEADER.fullmatch(line.strip()):
                     said, dimension = int(word), int(values[0])  # a header: how many words, how many values
                     continue
                 dimension = dimension or max(1, len(values))

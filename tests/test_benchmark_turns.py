@@ -1,11 +1,13 @@
 """scripts/benchmark.py updates --in-turns: trainings that stand still but in their turns."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,8 +40,8 @@ def turns(tmp_path, monkeypatch):
 
     Path("order").touch()
 
-    def run(*trainings: tuple, timeout: float = 600) -> tuple:
-        specs = [{"given": given, "interval": 2, "skip": 4, "threads": 1} for given in trainings]
+    def run(*trainings: tuple, timeout: float = 600, skip: int = 4) -> tuple:
+        specs = [{"given": given, "interval": 2, "skip": skip, "threads": 1} for given in trainings]
         return processes.side_by_side(specs, timeout, tmp_path), Path("order").read_text()
 
     return run
@@ -52,6 +54,18 @@ def test_trainings_take_turns(turns):
     assert [len(each["seconds"]) for each in (a, b)] == [3, 2] and a["parameters"] == 12_345 and a["memory"] > 2**20
     assert all(0.02 <= seconds < 1 for each in (a, b) for seconds in each["seconds"]), "the other's time is not its own"
     assert not a["kernel"] and 0 < a["process_cpu_seconds"] < 60
+
+
+def test_a_sample_is_the_time_of_an_update(turns, monkeypatch):
+    """Of the turn's two; and the turn in which a training starts never counts."""
+    monkeypatch.setattr(processes, "time", SimpleNamespace(perf_counter=itertools.count().__next__))
+    (a,), _ = turns(("a", "6", ""), skip=0)
+    assert a["seconds"] == [0.5, 0.5]
+
+
+def test_threads_of_a_training(tmp_path):
+    environment = processes.environment_of({"threads": 3}, tmp_path)
+    assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
 
 
 def test_a_training_that_fails_leaves_the_others(turns):

@@ -42,6 +42,24 @@ def test_nothing_is_zero_and_all_learns(name):
     assert encoder(torch.full((1, 2, 1), PAD)).abs().max() == 0
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+def test_padding_is_zero_and_stays_it(name):
+    encoder = ENCODERS[name]()
+    encoder(torch.tensor([[4, 5, PAD], [6, PAD, PAD]])).sum().backward()
+    assert not encoder.embed.weight[PAD].any() and not encoder.embed.weight.grad[PAD].any()
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_an_endless_word_does_not_widen_the_others(name, monkeypatch):
+    encoder, shapes = ENCODERS[name](), []
+    encode = encoder.encode
+    monkeypatch.setattr(encoder, "encode", lambda some, lengths: shapes.append(some.shape) or encode(some, lengths))
+    some = words(3, 5, LONG, 4 * LONG)
+    encoder(torch.nn.utils.rnn.pad_sequence(some, batch_first=True, padding_value=PAD))
+    encoder(torch.nn.utils.rnn.pad_sequence(some[:2], batch_first=True, padding_value=PAD))
+    assert shapes == [(3, LONG), (1, 4 * LONG), (2, 5)]
+
+
 def test_lstm_puts_out_the_last_states_of_both_directions():
     torch.manual_seed(0)
     encoder = CharacterLSTM(symbols=12, pad=PAD, embed_dim=3, size=4)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import pickle
 from dataclasses import replace
 from multiprocessing.reduction import ForkingPickler
@@ -24,6 +25,7 @@ from rntn_plugins.data.heads import ENCODINGS, head_labels, labels_of_word
 from rntn_plugins.data.label_dictionary import LabelDictionary, become, join_dictionaries
 from rntn_plugins.data.predicted_file import PredictedFile
 from rntn_plugins.data.trees import is_tree
+from rntn_plugins.tasks import conllu_interactive
 from rntn_plugins.tasks.conllu_parsing import ConlluParsingConfig, ConlluParsingTask
 from rntn_plugins.tasks.conllu_tagging import ConlluTaggingConfig, ConlluTaggingTask
 from rntn_plugins.tasks.label_generation import Allowed
@@ -147,6 +149,23 @@ def test_sentences_may_begin_with_a_hashtag():
     assert lines.read(["# newdoc", "#", "##", ""]) == []
     with pytest.raises(ConlluError, match="^input:14: number of columns: 1"):
         lines.read(["# text = a", "1 a a X _ _ 0 root _ _", ""])
+    with pytest.raises(ConlluError, match="^input:17: number of columns: 1"):
+        lines.read(["## a heading, no hashtag", "plain", ""])
+
+
+def test_what_is_read_is_known_as_a_file(tmp_path, monkeypatch):
+    """A terminal, a pipe or /dev/null may be read and written at the same time, a file not."""
+    monkeypatch.setattr(conllu_interactive, "read_from", set())
+    text = tmp_path / "text"
+    text.write_text("a\n\tb \n\n")
+    assert list(conllu_interactive.read_lines(str(text), 2)) == [["a", "\tb "], [""], [""]]
+    assert list(conllu_interactive.read_lines(os.devnull, 2)) == [[""]]
+    conllu_interactive.check_not_read(os.devnull)
+    conllu_interactive.check_not_read(str(tmp_path / "new"))
+    (tmp_path / "link").symlink_to(text)
+    for path in (text, tmp_path / "link"):
+        with pytest.raises(ValueError, match=f"^--conllu-output {path} is the file that is read"):
+            conllu_interactive.check_not_read(str(path))
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
@@ -394,6 +413,55 @@ def test_root_goes_with_head_0_only(parsing):
     assert result["relations"] == ["nmod:poss", "root", "nmod"]
 
 
+def relations_are(folder, *symbols):
+    (folder / "deprel/dict.txt").write_text("".join(f"{symbol} 1\n" for symbol in symbols))
+
+
+def test_root_is_known_by_its_relation(parsing, folder):
+    """Whatever its subtype, and in capitals too."""
+    relations_are(folder, "ROOT:main", "rooted", "obj")
+    result = predicted(parsing(), ["ROOT:main", "2", "rooted", "0"])
+    assert result["heads"] == [2, 0] and result["relations"][1] == "ROOT:main" != result["relations"][0]
+
+
+@pytest.mark.parametrize("symbols", [("root",), ("obj", "nmod")])
+def test_with_and_without_root_alone_all_relations_fit(parsing, folder, symbols):
+    relations_are(folder, *symbols)
+    found = [symbols[-1], "2", symbols[0], "0"]
+    assert predicted(parsing(), found)["relations"] == found[::2]
+
+
+def test_relations_are_written_as_they_were_read(parsing, folder):
+    relations_are(folder, "root", symbol("<pad>"), "obj")
+    assert predicted(parsing(), [symbol("<pad>"), "2", "root", "0"])["columns"]["deprel"] == ["<pad>", "root"]
+
+
+def test_data_without_heads_teaches_no_parser(parsing, folder):
+    (folder / "deprel/dict.txt").unlink()
+    with pytest.raises(ValueError, match=f"^{folder}: its training sentences have no heads"):
+        parsing()
+
+
+def test_sentences_longer_than_there_are_positions(parsing):
+    longest = SimpleNamespace(words=np.array([2, 6, 3]), truncated=0)
+    parsing(head_encoding="offset").check_lengths(longest, "valid")
+    parsing(fixed_length=4).check_lengths(longest, "valid")  # they are cut off
+    with pytest.raises(ValueError, match="^valid: sentence 2 has 6 words, .* positions 0 to 5: train with"):
+        parsing().check_lengths(longest, "valid")
+    parsing().check_lengths(SimpleNamespace(words=np.array([2, 5]), truncated=0), "valid")
+
+
+def test_heads_by_tags_need_tags(parsing):
+    def sentences(text):
+        return parse_conllu(text, "x").sentences
+
+    task = parsing(head_encoding="upos")
+    some = sentences(block("a|a|X|_|_", "b|b|_|_|_"))
+    assert task.tags_of(some) == [["X", "_"]] and parsing().tags_of(some) is None
+    with pytest.raises(ValueError, match="^x:4: the model's heads are relative to UPOS, and this sentence has none"):
+        task.tags_of(sentences(block("a|a|X|_|_", "b|b|_|_|_") + block("a|a|_|_|_", "b|b|_|_|_")))
+
+
 def test_sentences_cut_off(parsing):
     """Words behind the labels hang on the word before them; an odd label at the end has no head."""
     task = parsing(fixed_length=4)
@@ -405,7 +473,7 @@ def test_sentences_cut_off(parsing):
     assert longer["heads"] == [0, *range(1, 9)]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_scores_that_are_no_numbers(parsing, value):
     """A model that has diverged writes trees as well."""
     task = parsing()

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +216,8 @@ def test_ranges_and_empty_nodes_are_skipped(tmp_path, capsys):
 def test_wide_and_combining_characters_are_aligned(tmp_path, capsys):
     lines = run(tmp_path, capsys, conllu([2, 0, 2], ["日Ａ", "e\u0301", "abcd"])).splitlines()[1:]
     assert lines == ["  ┌─► 日Ａ  X  det", "┌─┴─● e\u0301     X  det", "└───► abcd  X  det"]
+    # an accent, what encloses the letter before it, and a joiner, which has no width
+    assert [draw_tree.cells(text) for text in ("e\u0301", "a\u20dd", "a\u200d", "日\u0301a")] == [1, 1, 1, 3]
 
 
 def test_width(tmp_path, capsys):
@@ -223,6 +226,17 @@ def test_width(tmp_path, capsys):
     assert run(tmp_path, capsys, text, "--width", "8") == "# text >\n┌─► 日>\n└─● abc>\n"
     whole = run(tmp_path, capsys, text)
     assert ">" not in whole and run(tmp_path, capsys, text, "--width", "19") == whole
+
+
+def test_long_lines_are_cut_in_their_length(tmp_path, capsys):
+    """Not in the square of it: 20,000 characters took a minute so."""
+    for text in ("ab日\u0301cd", "日本", "\u0301\u0301\u0301", "e\u0301e\u0301e\u0301"):
+        for width in range(1, draw_tree.cells(text)):
+            prefixes = [text[:end] for end in range(len(text)) if draw_tree.cells(text[:end]) < width]
+            assert draw_tree.cut(text, width) == prefixes[-1] + ">"
+    start = time.process_time()
+    assert draw_tree.cut("long " * 100_000, 80) == ("long " * 16)[:79] + ">"
+    assert time.process_time() - start < 20
 
 
 @pytest.mark.parametrize(
@@ -256,6 +270,8 @@ def test_errors(tmp_path, capsys):
     assert capsys.readouterr().err == f"draw_tree: error: {tmp_path}/none.conllu: No such file or directory\n"
     assert draw_tree.main([str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"draw_tree: error: {tmp_path}: Is a directory\n"
+    assert draw_tree.main([f"{tmp_path}/two\nlines"]) == 1
+    assert capsys.readouterr().err == f"draw_tree: error: {tmp_path}/two lines: No such file or directory\n"
     good = conllu([0])
     assert refused(tmp_path, capsys, "") == "no sentences"
     assert refused(tmp_path, capsys, "# only\n\n# comments\n\n") == "no sentences"
@@ -266,6 +282,9 @@ def test_errors(tmp_path, capsys):
     assert refused(tmp_path, capsys, good * 3, "--sentences", "2-4") == "no sentence 4, the last is 3"
     assert refused(tmp_path, capsys, good + conllu([2, "_"])) == "sentence 2: word 2 has no head"
     assert refused(tmp_path, capsys, "1\tonly\n") == "sentence 1: word 1 has not ten columns"
+    plus = "# global.columns = FORM MISC\na\t_\n\n"
+    assert refused(tmp_path, capsys, plus) == "sentence 1: its columns are without ID"
+    assert refused(tmp_path, capsys, "# global.columns = ID FORM MISC\n1\ta\t_\n\n") == "sentence 1: word 1 has no head"
     message = "sentence 1: the head of word 2 is 3, and there is no such word"
     assert refused(tmp_path, capsys, conllu([0, 3])) == message
     assert refused(tmp_path, capsys, conllu([2, 1, 0, 1])) == "sentence 1: its heads make a cycle: 1 2"

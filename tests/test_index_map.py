@@ -29,6 +29,8 @@ def test_map_file(tmp_path):
     file = tmp_path / "classes.txt"
     file.write_text("the 0\na 0\n\ncat 2\n</s> 1\n<unk>\t1\nunrelated 2\n")
     assert build_map(str(file), VOCABULARY, 3).tolist() == [0, 0, 1, 1, 0, 0, 2]
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())  # a byte order mark, as some editors write it
+    assert build_map(str(file), VOCABULARY, 3).tolist() == [0, 0, 1, 1, 0, 0, 2]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import lzma
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -302,6 +303,7 @@ def test_vectors_of_lemmas_and_other_vectors(tmp_path, capsys):
         ("bark 1 2\nnever 1 x\n", ":2: could not convert string to float: b'x'"),
         ("bark 1 2\nnever 1 nan\n", ":2: a value is not finite"),
         ("bark 1 1e300\n", ":1: a value is not finite"),
+        (f"{'9' * 5000} {'9' * 5000}\n", ":1: a value is not finite"),
         ("", " has no vector of any word of the treebank"),
         ("1 2\nnever 1 2\n", " has no vector of any word of the treebank"),
     ],
@@ -317,12 +319,20 @@ def test_wrong_vectors(tmp_path, capsys, monkeypatch, text, message):
 
 
 @pytest.mark.parametrize("name", ["v.gz", "v.xz"])
-@pytest.mark.parametrize("cut", [True, False])
-def test_damaged_archives(tmp_path, name, cut):
+@pytest.mark.parametrize("damage", ["cut off", "changed", "not compressed"])
+def test_damaged_archives(tmp_path, name, damage):
     data = (gzip.compress if name == "v.gz" else lzma.compress)(VECTORS.encode())
-    (tmp_path / name).write_bytes(data[:-5] if cut else VECTORS.encode())
+    changed = data[:10] + b"\xff" * 4 + data[14:]  # behind what says that it is of gzip
+    (tmp_path / name).write_bytes({"cut off": data[:-5], "changed": changed}.get(damage, VECTORS.encode()))
     with pytest.raises(prepare_conllu.Refused, match=f"^cannot read .*{name}: "):
         list(prepare_conllu.vector_lines(tmp_path / name))
+
+
+def test_words_of_vectors_may_be_any_bytes(tmp_path):
+    path = tmp_path / "vectors"
+    path.write_bytes(b"\xff\xfe 1 2\n 3 4\nbark 5 6\n")
+    rows = prepare_conllu.read_vectors(path, {"bark"}, 5)
+    assert {word: row.tolist() for word, row in rows.items()} == {"\ufffd\ufffd": [1, 2], "bark": [5, 6]}
 
 
 # ---- the record ------------------------------------------------------------------------------------------------------
@@ -359,6 +369,9 @@ def test_damaged_and_forced_results_are_made_anew(made, capsys, monkeypatch):
     try:
         file.write_bytes(content[:-1])
         assert run(*again) == 0 and len(calls) == 2
+        assert "upos/valid.bin is missing or was changed" in capsys.readouterr().out
+        file.unlink()
+        assert run(*again) == 0 and len(calls) == 3
         assert "upos/valid.bin is missing or was changed" in capsys.readouterr().out
     finally:
         file.write_bytes(content)
@@ -399,11 +412,32 @@ def test_failures_leave_nothing_that_looks_complete(made, tmp_path, capsys, monk
 
     monkeypatch.setattr(prepare_conllu, "preprocess", fails)
     source, here = made[0] / "source", made[0] / "made/here"
+    (tmp_path / "new" / prepare_conllu.UNFINISHED / "form").mkdir(parents=True)  # of a run that was killed
     assert refused(capsys, "--folder", source, "--dest", tmp_path / "new") == "no space left"
     assert list((tmp_path / "new").iterdir()) == []
     before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
     assert refused(capsys, "--folder", source, "--dest", here, "--force") == "no space left"
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_is_being_replaced_does_not_look_complete(made, tmp_path, capsys, monkeypatch):
+    here, replace, replaced = tmp_path / "here", os.replace, []
+    shutil.copytree(made[0] / "made/here", here)
+
+    def full(source, destination):
+        if Path(destination).parent == here:
+            replaced.append(Path(destination).name)
+            if len(replaced) == 2:
+                raise OSError(28, "No space left on device")
+        replace(source, destination)
+
+    monkeypatch.setattr(prepare_conllu, "binarise_column", lambda *arguments: None)
+    monkeypatch.setattr(os, "replace", full)
+    command = (*write(tmp_path / "source", valid=DOGS), "--dest", here)
+    assert "No space left on device" in refused(capsys, *command, "--force")
+    assert replaced == ["train.conllu", "valid.conllu"]
+    assert not (here / prepare_conllu.RECORD).exists()
+    assert "not finished, or not ours" in refused(capsys, *command)
 
 
 def test_what_fairseq_wrote_is_checked(made, tmp_path, capsys, monkeypatch):

@@ -206,7 +206,8 @@ class ConlluParsingTask(ConlluTask):
             if word < len(labels) and fitting[labels[word]]:
                 found.append(labels[word])
             else:
-                found.append(int(line.masked_fill(~fitting, float("-inf")).argmax()))
+                choice = fitting.nonzero().squeeze(1)
+                found.append(int(choice[line[choice].argmax()]))
         return found
 
     # ---- scores ------------------------------------------------------------------------------------------------------
