@@ -30,6 +30,7 @@ from outputs import reader_gone
 
 BOXES = "─│┌└┬┴┼►●"
 ASCII = "-|.'.'+>*"
+TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # embeddings, overrides and isolates
 
 
 def arc_columns(heads: Sequence[int]) -> Dict[int, int]:
@@ -99,8 +100,12 @@ def pad(text: str, width: int) -> str:
 
 
 def visible(text: str) -> str:
-    """Without characters that a terminal would obey."""
-    return "".join("\ufffd" if unicodedata.category(character) == "Cc" else character for character in text)
+    """Without characters that a terminal would obey, or that turn round what stands behind them."""
+
+    def obeyed(character: str) -> bool:
+        return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in TURNING
+
+    return "".join("\ufffd" if obeyed(character) else character for character in text)
 
 
 def cut(text: str, width: int) -> str:

@@ -63,9 +63,11 @@ def test_a_sample_is_the_time_of_an_update(turns, monkeypatch):
     assert a["seconds"] == [0.5, 0.5]
 
 
-def test_threads_of_a_training(tmp_path):
+def test_environment_of_a_training(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "mine")
     environment = processes.environment_of({"threads": 3}, tmp_path)
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "3"
+    assert environment["PYTHONPATH"] == f"{SCRIPTS.parent}{os.pathsep}mine" and environment["TMPDIR"] == str(tmp_path)
 
 
 def test_a_training_that_fails_leaves_the_others(turns):
@@ -98,6 +100,37 @@ def test_trainings_end_with_ctrl_c(turns, monkeypatch):
     assert [child.returncode for child in started] == [-signal.SIGKILL] * 2
 
 
+def state(pid: int) -> str:
+    """Of a process, as ``/proc`` has it: ``T`` is stopped, ``Z`` has ended; empty without one."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+def wait_for(pid: int, states: tuple) -> bool:
+    deadline = time.monotonic() + 60
+    while state(pid) not in states and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return state(pid) in states
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc")
+def test_a_process_ends_with_what_it_started(tmp_path, monkeypatch):
+    script = tmp_path / "scripts/benchmarking/measure.py"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        "import pathlib, subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\nchild.wait()\n"
+    )
+    monkeypatch.setattr(processes, "ROOT", tmp_path)
+    assert processes.in_process({"threads": 1}, 5, tmp_path) == {"failed": "took longer than 5 s"}
+    pid = int((tmp_path / "pid").read_text())
+    if not wait_for(pid, ("", "Z")):
+        os.kill(pid, signal.SIGKILL)
+        raise AssertionError("it goes on")
+
+
 #: a benchmark of two such trainings that says their processes' numbers; the second stands still while the first hangs
 BENCHMARK = """
 import sys
@@ -114,21 +147,6 @@ given = [("a", "4", "time.sleep(600)"), ("b", "4", "")]
 specs = [{"given": each, "interval": 2, "skip": 4, "threads": 1} for each in given]
 processes.side_by_side(specs, 600, Path.cwd())
 """
-
-
-def state(pid: int) -> str:
-    """Of a process, as ``/proc`` has it: ``T`` is stopped, ``Z`` has ended; empty without one."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return ""
-
-
-def wait_for(pid: int, states: tuple) -> bool:
-    deadline = time.monotonic() + 60
-    while state(pid) not in states and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return state(pid) in states
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc")

@@ -594,6 +594,8 @@ def test_tags(folder):
         assert task.columns_of(sample, 0, tokens, scores, allowed)["columns"] == {"upos": ["VERB", "NOUN"]}
     short = task.columns_of(sample, 0, torch.tensor([verb]), scores, allowed)
     assert short["columns"]["upos"][0] == "VERB" and short["columns"]["upos"][1] in SYMBOLS["upos"]
+    worst = torch.full((2, len(task.target_dictionary)), -math.inf)  # of a model that has diverged
+    assert task.columns_of(sample, 0, torch.tensor([unk, unk]), worst, allowed)["columns"] == {"upos": ["NOUN", "NOUN"]}
     cut = sample_of(task, 3, length=1)
     found = task.columns_of(cut, 0, torch.tensor([noun]), scores[:1], task.allowed_labels(cut, 0))
     assert found["columns"] == {"upos": ["NOUN", "_", "_"]}

@@ -301,6 +301,7 @@ def test_control_characters_are_not_obeyed(tmp_path, capsys):
     assert draw_tree.main([str(file)]) == 0
     drawn = capsys.readouterr().out
     assert "\x1b" not in drawn and drawn.count("\ufffd[31mred") == 2
+    assert draw_tree.visible("a\u202eb\u2067c\u2069 \u05d0\u200d") == "a\ufffdb\ufffdc\ufffd \u05d0\u200d"
 
 
 @pytest.mark.parametrize(

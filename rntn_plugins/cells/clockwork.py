@@ -54,6 +54,8 @@ class Clockwork(Cell):
             periods = []
         if not periods or periods[0] < 1 or any(a >= b for a, b in zip(periods, periods[1:])):
             raise ValueError(f"clockwork: --periods {text!r} must be increasing whole numbers of at least 1")
+        if periods[-1] >= 2**63:  # of a counter of steps
+            raise ValueError(f"clockwork: --periods {text!r} must be below 2^63")
         if len(periods) > self.hidden_size:
             raise ValueError(f"clockwork: --periods {text!r} asks for more modules than H = {self.hidden_size} units")
         size, count = self.hidden_size, len(periods)

@@ -53,7 +53,8 @@ class ConlluTaggingTask(ConlluTask):
         return Allowed(allowed.expand(int(sample["net_input"]["target_lengths"][row]), -1))
 
     def columns_of(self, sample, row, tokens, scores, allowed):
-        best = scores.masked_fill(~allowed.any_of, float("-inf")).argmax(-1)
+        choice = allowed.any_of[0].nonzero().squeeze(1)
+        best = choice[scores[:, choice].argmax(-1)]
         usable = torch.zeros(len(best), dtype=torch.bool)
         usable[: len(tokens)] = allowed.any_of[0][tokens]
         chosen = torch.where(usable, torch.nn.functional.pad(tokens, (0, len(best) - len(tokens))), best)

@@ -12,6 +12,7 @@ from rntn_plugins import build_cell, cell_names
 from rntn_plugins.cells.base import Vocabulary
 from rntn_plugins.layers.recurrent import RECURRENCES, Recurrent, RecurrentStack, choose_recurrence
 from rntn_plugins.models import settings
+from rntn_plugins.ops.inputs import Rows
 from rntn_plugins.registry import get_cell
 
 T, B, I, H = 5, 3, 4, 6  # noqa: E741
@@ -223,3 +224,13 @@ def test_single_symbols_take_the_naive_step(monkeypatch):
         layer(inputs()[:1])
         with pytest.raises(TypeError):
             layer(inputs())
+
+
+@pytest.mark.parametrize("name", ["gru_rntn", "lstm_rntn"])
+def test_products_that_are_kept_go_with_training(name):
+    """They are of weights that training changes."""
+    layer = Recurrent(build_cell(name, 3, 4)).eval()
+    with torch.no_grad():
+        layer(Rows(torch.randn(5, 3), torch.tensor([[0, 1]]), fixed=True))
+    assert layer.eval().cell.kept.kept is not None
+    assert layer.train().cell.kept.kept is None

@@ -87,6 +87,7 @@ def test_every_cell_has_an_architecture():
         ("m_rnn", {"factor_size": -1}, "--factor-size -1 must be at least 0"),
         ("clockwork", {"periods": "1,1,2"}, "--periods '1,1,2' must be increasing whole numbers of at least 1"),
         ("clockwork", {"periods": "0,2"}, "must be increasing whole numbers"),
+        ("clockwork", {"periods": f"1,{2**63}"}, "--periods '1,9223372036854775808' must be below 2^63"),
         ("clockwork", {"periods": "fast"}, "must be increasing whole numbers"),
         ("clockwork", {"periods": "1,2,3,4,5"}, "asks for more modules than H = 4 units"),
         ("gru", {"order": 2}, "cell 'gru' has no option order; its options: update_gate, activation"),
