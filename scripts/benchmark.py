@@ -12,8 +12,9 @@
 
 Every contender runs in a process of its own (with ``--one-process`` they share one, which starts once), all in turn,
 and that over several rounds: noise of a shared machine hits all alike, and ratios are taken within a round. With
-``updates --in-turns`` they take turns of a few updates, for a machine whose speed changes within seconds. Prints a
-table, saves JSON (all samples) and a chart in ``--output``.
+``updates --in-turns`` they take turns of a few updates, for a machine whose speed changes within seconds, and the ratio
+of a round is the median of those of turns beside each other. Prints a table, saves JSON (all samples) and a chart in
+``--output``.
 
 Memory of a layer is the growth of the process's highest resident size (``VmHWM``, set back through
 ``/proc/self/clear_refs``; ``ru_maxrss`` where that is missing) during the second forward and backward pass over what it

@@ -148,6 +148,9 @@ TABLES = {
 def render(data: dict) -> str:
     """The table, and what else a reader has to know of it."""
     notes = ["median (lowest–highest) of the rounds; ratios are taken within a round"]
+    notes += ["in turns: a round's ratio is the median of those of turns beside each other"] * bool(
+        data["arguments"].get("in_turns")
+    )
     notes += ["--quick: tiny sizes, so these numbers say nothing of speed"] * bool(data["arguments"]["quick"])
     notes += ["interrupted: not all rounds were run"] * (not data["complete"])
     return "\n".join([TABLES[data["what"]](Results(data)), "", *notes])

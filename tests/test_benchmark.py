@@ -264,6 +264,25 @@ def test_rounds_in_turns(pretend, monkeypatch, capsys):
     assert "round 2 of 3: 2 in turns" in capsys.readouterr().err and data["arguments"]["in_turns"]
 
 
+def test_ratios_of_turns(pretend, monkeypatch, capsys):
+    """A machine twice as slow in the second half: of turns beside each other a third more and never less, where the
+    medians of all turns are as apart as the two speeds (0.02 to 0.01)."""
+    turns = {"elman_lm": [0.01, 0.01, 0.01, 0.02, 0.02], "gru_lm": [0.01, 0.0133, 0.0266, 0.0266, 0.0266]}
+
+    def side_by_side(specs, timeout, scratch):
+        archs = [spec["flags"][spec["flags"].index("--arch") + 1] for spec in specs]
+        return [{**pretended(spec), "seconds": turns[arch]} for spec, arch in zip(specs, archs)]
+
+    monkeypatch.setattr(benchmark, "side_by_side", side_by_side)
+    data = pretend(*IN_TURNS, "elman_lm", "gru_lm", "--rounds", "2")
+    sides = ("update gru_lm", "auto"), ("update elman_lm", "auto")
+    assert results.Results(data).ratios(*sides) == pytest.approx([1.33, 1.33])
+    assert "in turns: a round's ratio" in capsys.readouterr().out
+    data["arguments"]["in_turns"] = False
+    assert results.Results(data).ratios(*sides) == pytest.approx([2.66, 2.66])
+    assert results.Results(data).ratios(*sides, "memory") == pytest.approx([1.0, 1.0])
+
+
 def test_turns_are_short():
     one = workloads.workload("elman_lm")
     for given, found in (((), (100, 200)), (("--in-turns",), (20, 200))):

@@ -69,9 +69,16 @@ class Results:
         return {n: work[0] / gemm[n] + work[1] / copy[n] for n in gemm if n in copy} if work else {}
 
     def ratios(self, top: Tuple[str, str], bottom: Tuple[str, str], field: str = "seconds") -> List[float]:
-        """Top over bottom, each (group, role), round by round."""
+        """Top over bottom, each (group, role), round by round: of the two numbers of a round, or, where contenders took
+        turns (``updates --in-turns``), the median of what each turn was over the other's beside it."""
         above, below = self.values(*top, field), self.values(*bottom, field)
-        return [above[number] / below[number] for number in above if below.get(number)]
+        shared = [number for number in above if below.get(number)]
+        if shared and field == "seconds" and self.data.get("arguments", {}).get("in_turns"):
+            turns = [{record["round"]: record[field] for record in self.entry(*side)["records"] if field in record}
+                     for side in (top, bottom)]  # fmt: skip
+            return [statistics.median(one / other for one, other in zip(turns[0][number], turns[1][number]))
+                    for number in shared]  # fmt: skip
+        return [above[number] / below[number] for number in shared]
 
     def within(self, group: str, role: str, top: str, bottom: str) -> List[float]:
         """One number of a contender over another of its numbers, round by round."""
