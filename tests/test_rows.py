@@ -353,7 +353,7 @@ def test_sentences_have_their_own_length_in_shorter_forms():
         "short": (3 * epoch, None),
     }
     for recipe, task, kinds in (
-        ("ud_pos_tagging", "conllu_tagging", ["paper", "short"]),
+        ("ud_pos_tagging", "conllu_tagging", ["paper", "medium", "short"]),
         ("ud_dependency_parsing", "conllu_parsing", ["paper", "long", "medium", "short"]),
     ):
         schedule = MANIFEST.schedules[recipe, "e18"]
