@@ -33,12 +33,13 @@ from typing import Iterator, List, Optional, Tuple
 
 import reproduction.manifest as manifests
 from outputs import reader_gone, say
+from reproduction.checkpoints import LAST, saved
 from reproduction.logs import GOES_ON, curve, epochs_done
 from reproduction.manifest import KINDS, METRICS, SEEDS, Manifest, Refused
 from reproduction.process import at_work, kill_all, relative, start_anew, stop_all, take_gpu
 from reproduction.results import validated
 from reproduction.run import carry_out, earlier
-from reproduction.tables import length
+from reproduction.tables import length, per_cent
 from reproduction.training import PRECISIONS, Settings, Training
 
 LOOK = 30  # seconds from look to look at the logs
@@ -227,7 +228,7 @@ def progress(training: Training) -> Tuple[int, str]:
     key = validated(training.schedule.metric)
     value = valid[-1]["valid"].get(key) if valid else None
     said = f"; validation: {key} {value:g}" if value is not None else ""
-    return len(valid), f"{updates:,} updates, {100 * share:.0f} % of the schedule{said}"
+    return len(valid), f"{updates:,} updates, {per_cent(share)} of the schedule{said}"
 
 
 def gpus() -> List[str]:
@@ -251,12 +252,28 @@ def turns() -> bool:
 def one(training: Training, manifest: Manifest) -> str:
     """Carry out a training; what to say of it."""
     say(f"{training.name}: started; its log is {training.folder}/train.log")
+    said = behind(training)
+    if said:
+        say(f"{training.name}: {said}")
     result = carry_out(training, manifest.evaluations(training.run.id))
     if "kept" in result:
         as_far = result["complete"] and result["kept"]["complete"]
         better = "is as long, without rounded products" if as_far else "went further"
         return f"{summary(result['kept'])}; not kept, as an earlier result {better}: {summary(result)}"
     return summary(result)
+
+
+def behind(training: Training) -> str:
+    """What to know before a training that has less behind it than the result that there is; nothing if it has not."""
+    before = None if training.run.untrained else earlier(training)
+    done = saved(training.folder)[0] if (training.folder / LAST).is_file() else 0
+    if not before or done >= before["updates"]:
+        return ""
+    return (
+        f"{relative(training.result)} is of {before['updates']:,} updates; this training "
+        f"{f'goes on from update {done:,}' if done else 'begins at the first'}, and what comes of it is kept only if "
+        "it goes as far"
+    )
 
 
 def summary(result: dict) -> str:
@@ -267,7 +284,7 @@ def summary(result: dict) -> str:
     end = "complete" if result["complete"] else "partial"
     return (
         f"{METRICS[result['metric']][0]} {test[result['metric']]:g}; {end}, {result['epochs']:.2f} epochs, "
-        f"{result['updates']:,} updates, {100 * result['of_paper']:.0f} % of the paper's schedule"
+        f"{result['updates']:,} updates, {per_cent(result['of_paper'])} of the paper's schedule"
     )
 
 
@@ -366,7 +383,8 @@ def parse(arguments: Optional[List[str]]):
         "--schedule": {"choices": KINDS, "default": "paper",
                        "help": "the paper's, or a shortened one, alike for all rows compared (default: paper)"},
         "--budget": {"type": seconds, "metavar": "TIME",
-                     "help": "training time of each, from now: 90s, 30m, 1.5h (default: to the schedule's end)"},
+                     "help": "training time of each, from now, the scoring after it not counted: 90s, 30m, 1.5h "
+                             "(default: to the schedule's end)"},
         "--seeds": {"type": seed, "nargs": "+", "metavar": "N", "help": "default: those of rows.toml"},
         "--data": {"type": pair, "action": "append", "default": [], "metavar": "NAME=FOLDER",
                    "help": "where a binarised corpus lies (default: data-bin/NAME)"},

@@ -33,7 +33,8 @@ class Judged:
         holds: ``None`` if it is open.
         said: the same in words, with the seeds or the reason.
         longer: of either side a longer training than the one compared, to which the other side has no equal.
-        shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise.
+        shorter: the longest shorter training of both that more seeds had than the one compared, judged likewise (of a
+            claim about whole trainings too, which it does not decide).
         mixed: whether not every seed (or median of a time) that both sides have says what their mean does.
         seeds: of what is decided, the fewer of the seeds (or medians) of either side that was trained.
         curves: of a claim about epochs, or where validation decides, by epoch the mean over the seeds of what either
@@ -63,6 +64,12 @@ class Judged:
         one, other = (each.mean if each else math.inf for each in (self.better, self.worse))
         return math.isfinite(other) and abs(one - other) <= EQUAL * abs(other)
 
+    @property
+    def mingled(self) -> bool:
+        """Whether the seeds of the one side and those of the other, of which each has several, overlap."""
+        spreads = [each.spread if each else None for each in (self.better, self.worse)]
+        return None not in spreads and spreads[0][0] <= spreads[1][1] and spreads[1][0] <= spreads[0][1]
+
 
 def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged:
     """
@@ -81,7 +88,8 @@ def judge(manifest: Manifest, results: Results, claim: Dict[str, Any]) -> Judged
             continue
         sides = zip(shown, (found.better, found.worse))
         longer = (best for best, side in sides if best and best.share > 1.01 * side.share)
-        others = (decided(manifest, *later)[0] for later in groups[place + 1 :])
+        sooner = [({name: of[name] for name in of if name != "at_end"}, pairs) for of, pairs in groups[place + 1 :]]
+        others = (decided(manifest, *later)[0] for later in sooner)
         shorter = next((other for other in others if other and other.seeds > found.seeds
                         and other.claim.get("epochs") != BEST), None)  # fmt: skip
         return replace(found, claim=claim, longer=tuple(longer), shorter=shorter)

@@ -3,12 +3,11 @@
     python scripts/reproduce.py report          # RESULTS.md and results/figures, from results/rows
 
 The same results make the same bytes. Beside this file, numbers come from ``results.py``, tables from ``tables.py``,
-claims from ``claims.py`` and figures from ``figures.py``.
+claims from ``claims.py``, figures from ``figures.py`` and the words between them from ``texts.py``.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -16,68 +15,12 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from benchmarking.charts import MATPLOTLIB_MISSING
 from outputs import whole
-from reproduction import figures, nearness, tables
+from reproduction import figures, nearness, outstanding, tables
 from reproduction.claims import Judged, judge
 from reproduction.manifest import ROOT, Manifest, Row
+from reproduction.readings import opposed, otherwise
 from reproduction.results import Results
-
-PAPERS = {
-    "T16": "Tjandra et al. 2016, Gated Recurrent Neural Tensor Network",
-    "S18": "Salle and Villavicencio 2018, Restricted Recurrent Neural Tensor Networks",
-    "E18": "Su et al. 2018, Dependent Bidirectional RNN with Extended-LSTM",
-    "H16": "Soltani 2016, Higher Order Recurrent Neural Network for Language Modeling",
-}
-HEAD = """# The papers' tables, run again
-
-Every number of the papers that the recipes under [`tasks`](tasks) cover, beside ours. This page is written by
-`python scripts/reproduce.py report` from [`results/rows`](results/rows) and [`tasks/*/rows.toml`](tasks).
-
-- **Ours** is made by `python scripts/reproduce.py run NAME` (or with `--schedule long`, `medium` or `short`):
-  `fairseq-train` on the training set, then `fairseq-eval-lm` or `fairseq-generate` on the test set with the checkpoint
-  that validates best. Of several seeds it is the mean (lowest–highest). Each JSON behind *results* has the commands,
-  the curve of a training, the machine, the versions and the commit.
-- **An empty cell** was not measured. A row that was trained by several schedules has a line for each.
-- **Share of the schedule**: how long ours trained, of the paper's length, or of ours where the paper prints none. What
-  *paper* trained to its end can be held against the paper's number; stopped before (*partial*), it might have come
-  nearer yet; by a shorter schedule it cannot be. Where a paper leaves settings open (rates, decay, epochs:
-  above all H16 and T16, see [Schedules](#schedules)) all are of choices of ours.
-  - *paper*, *long*, *medium*, *short*: the paper's schedule, or a shorter one that all rows that are compared have
-    alike, see [Schedules](#schedules); a row's own flags, if it has any, stand beside its preset.
-  - *partial*: stopped before its end; *by its rule*: ended by the paper's rule of stopping, not by a bound of ours;
-    *diverged*: when it stopped, validation said more than ten times the best of before, or no number.
-  - *best after* N epochs: the checkpoint that validates best, which is scored, is of then.
-- **Difference** is ours less the paper's. Lower is better for perplexity, bits and time, higher for accuracy.
-- **Parameters** are counted in our model."""
-DAGGER = "- **†**: trained with other flags than the recipe has now ([Schedules](#schedules)); counts in claims too."
-DOUBLE_DAGGER = (
-    "- **‡**: trained, in part at least, with products that round what they multiply ([Schedules](#schedules))."
-)
-CLAIMS = """Compared are trainings by the same kind of schedule, for equally many epochs (within 1 %), or both to the
-end where a rule of stopping ended one of them; and of the same seeds where there are such. Scored is the checkpoint
-that validates best, which may be of an earlier epoch. Of two that the paper's schedule (a run's own flags apart)
-trained for unlike lengths, compared is the best validation of either up to the last epoch that both have (*in
-validation up to epoch N*), unless the claim is of whole trainings, of times or of another way of scoring. A model of
-counts needs no training: what is better than it already, by whatever schedule, is better; what is not stays open until
-it has been trained as in the paper. A claim about epochs is of what validation said at the ends of those that both
-have, one about every epoch of two at least. A claim with ≤ or ≥ also holds where the two are equal within 0.5 %, or
-within what it says: that bound, a share of the second number, is ours where a paper calls two numbers close.
-The others are of any difference, however small: with one seed it may be chance. A claim of times is decided where all
-rounds of the measurement say the same, the slowest of the one and the fastest of the other too. *Where*: the place in
-the paper; some comparisons stand in its tables alone, not in its text. *Open*: not measured, never trained alike, not
-trained to the end where that is what the claim is of, or times that are too near."""
-HEADLINES = """What the papers say first, one comparison a line, of the Penn Treebank and UD English (of the basic RNN
-also what E18's tables alone say): the first model is less (<) or more (>) than the second, or also equal (<=) or as
-near as is said; the paper's two numbers, ours, how far ours were trained, and whether ours say the same; of a shortened
-training, which is ahead by then. Test perplexities (characters: bits a character; time: over the second model's) or
-right labels in % (POS tagging; DP: dependency parsing; *xh*: gates that read the input and the state, E18's I = [x,
-h]). H: units, K: matrices of an r-RNTN, f and f_mod: S18's two ways to give words matrices. Both sides have one
-schedule (a run's own flags apart: T16's LSTMs with peepholes have another rate and start of AdaGrad's sum) and one
-length, unless a rule of stopping ended them; where the lengths differ, both numbers are the best of validation up to
-the last epoch that both have (*in validation up to epoch N*). Two lines may differ: compare within a line. *Trained for
-N epochs*: by a shorter training too, where more seeds had that one; its numbers, other readings of a claim, as of the
-DBRNN's pooling, and text8: [Claims](#claims)."""
-SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
-data, preset and a run's own flags."""
+from reproduction.texts import CLAIMS, DAGGER, DOUBLE_DAGGER, HEAD, HEADLINES, PAPERS, SCHEDULES
 
 
 def write_all(manifest: Manifest, results: Optional[Results] = None, root: Path = ROOT) -> List[Path]:
@@ -123,6 +66,7 @@ def page(manifest: Manifest, results: Results, base: Path) -> str:
     rounded = any(each.precision for each in results.all)
     head = "\n".join([HEAD, *[DAGGER] * marked, *[DOUBLE_DAGGER] * rounded])
     parts = [head, machines(results), *headlines(manifest, judged), *nearness.section(manifest, results, order, base)]
+    parts += outstanding.section(manifest, results, order, base)
     parts += ["## Summary", summary(manifest, results, judged)]
     for paper in order:
         parts += [f"## {paper}: {PAPERS[paper]}" if paper in PAPERS else f"## {paper}"]
@@ -186,15 +130,20 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     of_these = f" ({', '.join(said)})" if said else ""
     contrary = f" ({unlike} of these to the contrary)" if unlike else ""
     fewer = f", and {len(others)} more after fewer epochs{contrary}" if others else ""
+    mingled = sum(each.mingled for each in decided)
+    overlapping = f"; in {mingled} the seeds of the two sides overlap" * bool(mingled)
+    readings = [otherwise(manifest, judged, each) for each in chosen]
+    known, against = sum(map(bool, readings)), sum(map(opposed, chosen, readings))
+    read = f"By other readings of the paper {known} are judged too, {against} of them to the contrary. " * bool(known)
     by = [[each.holds for each in chosen if (basis(each) or (None,))[0] == place] for place in range(3)]
     names = ("by full schedules", "by shortened or stopped ones", "of times")
     split = [f"{what} {found.count(True)} hold, {found.count(False)} not" for what, found in zip(names, by) if found]
     said = (
         f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open; {'; '.join(split) or 'none decided'}. "
-        f"By more than one seed: {several} of {len(decided)}{fewer}. "
+        f"By more than one seed: {several} of {len(decided)}{fewer}{overlapping}. {read}"
         "All comparisons are under [Claims](#claims)."
     )
-    return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen), said]
+    return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen, readings), said]
 
 
 def summary(manifest: Manifest, results: Results, judged: Sequence[Judged]) -> str:
@@ -280,23 +229,18 @@ def paper_tables(manifest: Manifest, results: Results, paper: str, base: Path) -
         if row.paper == paper:
             by_table.setdefault(row.table, []).append(row)
     parts = []
-    for name, rows in sorted(by_table.items(), key=lambda each: numbered(each[0])):
+    for name, rows in sorted(by_table.items(), key=lambda each: tables.numbered(each[0])):
         columns = dict.fromkeys(row.column for row in rows)
         parts += [f"### {name}: {', '.join(columns)}" if len(columns) == 1 else f"### {name}"]
         parts += [tables.rows_table(manifest, results, rows, base)]
     return parts
 
 
-def numbered(name: str) -> List[int]:
-    """The numbers in a table's or figure's name, to sort by: ``Table 6.10`` after ``Table 6.9``, ``II`` after ``I``."""
-    return [int(digits) for digits in re.findall(r"\d+", name)] or [len(name)]
-
-
 def paper_figures(manifest: Manifest, results: Results, paper: str) -> List[str]:
     """The figures that have a measured run, each with what it shows; the names of the others."""
     parts, missing = [], []
     of_paper = [figure for figure in manifest.figures if figure["paper"] == paper]
-    for figure in sorted(of_paper, key=lambda each: numbered(each["figure"])):
+    for figure in sorted(of_paper, key=lambda each: tables.numbered(each["figure"])):
         drawing = figures.plan(manifest, results, figure)
         if drawing is None:
             missing.append(f"{figure['figure']} ({figures.subject(figure)})")

@@ -42,6 +42,11 @@ def decimals_of(value: float) -> int:
     return len(repr(value).partition(".")[2])
 
 
+def numbered(name: str) -> List[int]:
+    """The numbers in a table's or figure's name, to sort by: ``Table 6.10`` after ``Table 6.9``, ``II`` after ``I``."""
+    return [int(digits) for digits in re.findall(r"\d+", name)] or [len(name)]
+
+
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
@@ -49,12 +54,15 @@ def share(found: Measured) -> str:
     """``10 %, short, 4 epochs``: how long it was trained."""
     if found.results[0].metric == "seconds":
         return f"{amount([result.updates for result in found.results], 'updates')} timed"
-    per_cent = 100 * found.share
-    text = "100" if found.share > 0.999 else f"{min(per_cent, 99):.0f}" if per_cent >= 10 else plain(round(per_cent, 1))
     ended = ", by its rule" if any(result.stopped == "rule" for result in found.results) else ""
     epochs = amount([result.epochs for result in found.results], "epochs")
     stopped = "" if found.complete else ", diverged" if found.diverged else ", partial"
-    return f"{text} %, {found.kind}, {epochs}{ended}{stopped}"
+    return f"{per_cent(found.share)}, {found.kind}, {epochs}{ended}{stopped}"
+
+
+def per_cent(share: float) -> str:
+    """``5.4 %``, ``67 %``, and ``100 %`` of the whole alone."""
+    return "100 %" if share > 0.999 else f"{min(100 * share, 99):.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def scored(found: Measured) -> str:
@@ -78,8 +86,8 @@ def difference(found: Measured, published: float, decimals: int) -> str:
     if not math.isfinite(found.mean) or not published:
         return ""
     apart = round(round(found.mean, decimals) - published, max(decimals, decimals_of(published))) + 0.0
-    per_cent = round(100 * (found.mean - published) / published, 1) + 0.0
-    return f"{apart:+.{decimals}f} ({per_cent:+.1f} %)"
+    of_theirs = round(100 * (found.mean - published) / published, 1) + 0.0
+    return f"{apart:+.{decimals}f} ({of_theirs:+.1f} %)"
 
 
 def links(results: Sequence[Result], run: Run, base: Path) -> str:
@@ -192,19 +200,32 @@ def claims_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
     return markdown(["paper", "where", "claim", "ours", "verdict"], rows)
 
 
-def headlines_table(manifest: Manifest, judged: Sequence[Judged]) -> str:
+def headlines_table(manifest: Manifest, judged: Sequence[Judged], readings: Sequence[Sequence[Judged]]) -> str:
     """The claims that the report begins with: the paper's two numbers, the two that were measured, how these were
-    trained, and the verdict; where one is not there, ``–``."""
+    trained, and the verdict; where one is not there, ``–``.
+
+    Args:
+        readings: of each the same by other readings of the paper, which have a column of their own.
+    """
     rows = []
-    for each in judged:
+    for each, others in zip(judged, readings):
         claim, found = each.claim, (each.better, each.worse)
         theirs = [printed(manifest, claim["paper"], claim["better"], claim["evaluate"]),
                   printed(manifest, claim["paper"], claim["worse"])]  # fmt: skip
         numbers = [ours(side, claim_decimals(side)) if side else "–" for side in found]
         lengths = dict.fromkeys(share(side) + marked(manifest, side) for side in found if side)
         compared = ("; ".join(said) for said in (theirs, numbers, lengths))
-        rows.append([claim["paper"], claim["text"], *compared, verdict(manifest, each)])
-    return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict"], rows)
+        rows.append(
+            [claim["paper"], claim["text"], *compared, verdict(manifest, each), "; ".join(map(reading, others))]
+        )
+    read = "read otherwise" * any(readings)
+    return markdown(["paper", "comparison", "the paper's", "ours", "trained", "verdict", read], rows)
+
+
+def reading(judged: Judged) -> str:
+    """``mini-batches read as blocks from anywhere (40 epochs): does not hold, 0 of 1 seed``."""
+    epochs = amount([result.epochs for side in (judged.better, judged.worse) for result in side.results], "epochs")
+    return f"{judged.claim['aside'].removeprefix('of ')} ({epochs}): {judged.said}"
 
 
 def verdict(manifest: Manifest, judged: Judged) -> str:

@@ -104,14 +104,29 @@ def test_a_shorter_training_of_more_seeds_is_told(manifest, rows):
     assert "By more than one seed: 1 of 1. All" in page
 
 
-def test_a_shorter_training_that_says_nothing_yet_is_not_told(manifest, rows):
+def test_a_shorter_training_is_told_but_decides_nothing_of_whole_ones(manifest, rows):
     for run in ("rntn", "gru"):
-        result(rows, run, 100.0, "paper", epochs=30.0)
         for seed in (1, 2):
             result(rows, run, 100.0, seed=seed)
-    assert verdict(manifest, rows).shorter.said == "does not hold, 0 of 2 seeds"
     manifest.claims[0]["at_end"] = True
-    assert verdict(manifest, rows).shorter is None
+    assert verdict(manifest, rows).holds is None and verdict(manifest, rows).shorter is None
+    for run, value in (("rntn", 90.0), ("gru", 100.0)):
+        result(rows, run, value, "paper", epochs=30.0)
+    found = verdict(manifest, rows)
+    assert found.holds and found.seeds == 1
+    assert found.shorter.said == "does not hold, 0 of 2 seeds"
+
+
+def test_seeds_of_the_two_sides_overlap(manifest, rows):
+    manifest.claims[0]["headline"] = True
+    for seed, (one, other) in enumerate(((100.0, 105.0), (106.0, 110.0)), 1):
+        result(rows, "rntn", one, seed=seed)
+        result(rows, "gru", other, seed=seed)
+    assert verdict(manifest, rows).mingled
+    assert "By more than one seed: 1 of 1; in 1 the seeds of the two sides overlap. All" in page_of(manifest, rows)
+    result(rows, "rntn", 104.0, seed=2)
+    assert not verdict(manifest, rows).mingled
+    assert "By more than one seed: 1 of 1. All" in page_of(manifest, rows)
 
 
 def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):

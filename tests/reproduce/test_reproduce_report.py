@@ -8,7 +8,7 @@ import pytest
 import reproduction.manifest as manifests
 import reproduction.results
 from made_up_results import drawn, line, measured_by_all, page_of, partial, result, verdict
-from reproduction import report
+from reproduction import report, tables
 from reproduction.manifest import Refused
 
 
@@ -201,7 +201,7 @@ def test_the_report_begins_with_the_headlines(manifest, rows):
     said = "Of 3: 1 hold (1 of these in the mean of the seeds, not with each), 1 not, 1 open; "
     assert (
         f"{said}by full schedules 0 hold, 1 not; by shortened or stopped ones 1 hold, 0 not. "
-        "By more than one seed: 1 of 2." in page
+        "By more than one seed: 1 of 2; in 1 the seeds of the two sides overlap." in page
     )
     result(rows, "rntn", 111.0, seed=2)
     assert "Of 3: 1 hold, 1 not, 1 open; by full" in page_of(manifest, rows)
@@ -240,8 +240,8 @@ def test_a_longer_training_of_one_side_is_told(manifest, rows):
 
 
 def test_tables_and_figures_come_in_the_papers_order():
-    assert sorted(["Table 6.10", "Table 6.4"], key=report.numbered) == ["Table 6.4", "Table 6.10"]
-    assert sorted(["Table II", "Table I"], key=report.numbered) == ["Table I", "Table II"]
+    assert sorted(["Table 6.10", "Table 6.4"], key=tables.numbered) == ["Table 6.4", "Table 6.10"]
+    assert sorted(["Table II", "Table I"], key=tables.numbered) == ["Table I", "Table II"]
 
 
 def test_a_schedule_that_became_longer_makes_what_was_whole_partial(manifest, rows):

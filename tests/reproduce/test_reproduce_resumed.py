@@ -239,7 +239,10 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
         file.unlink()
     capsys.readouterr()
     assert reproduce.main([*run, "--budget", "0.01s"]) == 0
-    assert "not kept, as an earlier result went further: test PPL" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not kept, as an earlier result went further: test PPL" in said
+    begins = "this training begins at the first, and what comes of it is kept only if it goes as far"
+    assert f".json is of {whole['updates']:,} updates; {begins}" in said and said.index(begins) < said.index("not kept")
     assert result(place, "one.paper.seed1") == whole
 
 
