@@ -33,7 +33,6 @@ from typing import Iterator, List, Optional, Tuple
 
 import reproduction.manifest as manifests
 from outputs import reader_gone, say
-from reproduction.checkpoints import LAST, saved
 from reproduction.logs import GOES_ON, curve, epochs_done
 from reproduction.manifest import KINDS, METRICS, SEEDS, Manifest, Refused
 from reproduction.process import at_work, kill_all, relative, start_anew, stop_all, take_gpu
@@ -252,28 +251,12 @@ def turns() -> bool:
 def one(training: Training, manifest: Manifest) -> str:
     """Carry out a training; what to say of it."""
     say(f"{training.name}: started; its log is {training.folder}/train.log")
-    said = behind(training)
-    if said:
-        say(f"{training.name}: {said}")
     result = carry_out(training, manifest.evaluations(training.run.id))
     if "kept" in result:
         as_far = result["complete"] and result["kept"]["complete"]
         better = "is as long, without rounded products" if as_far else "went further"
         return f"{summary(result['kept'])}; not kept, as an earlier result {better}: {summary(result)}"
     return summary(result)
-
-
-def behind(training: Training) -> str:
-    """What to know before a training that has less behind it than the result that there is; nothing if it has not."""
-    before = None if training.run.untrained else earlier(training)
-    done = saved(training.folder)[0] if (training.folder / LAST).is_file() else 0
-    if not before or done >= before["updates"]:
-        return ""
-    return (
-        f"{relative(training.result)} is of {before['updates']:,} updates; this training "
-        f"{f'goes on from update {done:,}' if done else 'begins at the first'}, and what comes of it is kept only if "
-        "it goes as far"
-    )
 
 
 def summary(result: dict) -> str:

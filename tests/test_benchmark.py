@@ -243,6 +243,7 @@ def test_updates_in_turns(pretend, monkeypatch):
     monkeypatch.delattr(benchmark, "in_process")
     (each,) = pretend(*IN_TURNS, "elman_lm", "--rounds", "1")["contenders"]
     (record,) = each["records"]
+    assert "failed" not in record, record
     assert len(record["seconds"]) == 2 and min(record["seconds"]) > 0 and record["memory"] > 2**26
     assert record["kernel"] and record["round"] == 1 and record["parameters"] > 0
 

@@ -121,7 +121,7 @@ class Training:
         self.child.returncode = os.waitstatus_to_exitcode(status)
         said = "".join(self.log)
         if self.failed or self.child.returncode < 0:
-            return {"failed": self.failed or killed_by(self.child.returncode)}
+            return {"failed": self.failed or f"{killed_by(self.child.returncode)} after: {last_line(said)}"}
         if self.child.returncode or not self.samples:
             return {"failed": last_line(said) or f"fairseq-train ended with {self.child.returncode}"}
         return {**update_times(said, self.spec["skip"]), "seconds": self.samples, **used(usage)}

@@ -37,6 +37,13 @@ def compares(claim: Dict[str, Any], read: Dict[str, str]) -> tuple:
     return claim["paper"], *(read.get(run, run) for run in runs(claim)), *how
 
 
-def opposed(one: Judged, others: Sequence[Judged]) -> bool:
-    """Whether what is decided is decided otherwise by one of its other readings."""
-    return one.holds is not None and any(each.holds != one.holds for each in others)
+def opposed(one: Judged, others: Sequence[Judged]) -> List[Judged]:
+    """Those of a decided comparison's other readings by which it is decided otherwise."""
+    return [each for each in others if one.holds is not None and each.holds != one.holds]
+
+
+def shorter(one: Judged, other: Judged) -> bool:
+    """Whether the other was trained for fewer epochs, by the side of either that had fewest."""
+    epochs = [min(result.epochs for side in (each.better, each.worse) for result in side.results)
+              for each in (one, other)]  # fmt: skip
+    return epochs[0] > 1.01 * epochs[1]

@@ -72,8 +72,14 @@ def trained(training: Training, evaluations: Sequence[Tuple[str, ...]], lock: in
         mended = mend(training.folder)
         if mended:
             say(f"{training.name}: {mended}")
-    check_the_same_text(training, earlier(training), data)
-    calls = Calls(training.folder, saved(training.folder)[0], log, environment(training.settings, program))
+    there = earlier(training)
+    check_the_same_text(training, there, data)
+    done = saved(training.folder)[0]
+    if there and done < there["updates"] and not training.schedule.script:
+        say(f"{training.name}: {relative(training.result)} is of {there['updates']:,} updates; this training "
+            f"{f'goes on from update {done:,}' if done else 'begins at the first'}, and what comes of it is kept only "
+            "if it goes as far")  # fmt: skip
+    calls = Calls(training.folder, done, log, environment(training.settings, program))
     before = begun(training, flags, data, log)
     code, said = 0, ""
     if not whole_already(training):

@@ -48,10 +48,11 @@ HEADLINES = """What the papers say first, on the Penn Treebank and UD English, o
 also what E18's tables alone say); all others are under [Claims](#claims). Compare within a line, as two lines may
 differ in how long their models were trained.
 
-- **Comparison**: the first model's number is less (<) or more (>) than the second's, or (<=) worse than it by no more
-  than is said. Perplexities on the test set (T16's characters: bits a character; times: over the second model's), or
-  right labels in % (POS tagging; DP: dependency parsing). H: units, K: matrices of an r-RNTN, f and f_mod: S18's two
-  ways to give words matrices, *xh*: gates that read the input and the state, E18's I = [x, h].
+- **Comparison**: the first model's number is less (<) or more (>) than the second's; or (<=) not worse, or by no more
+  than is said; or, without a sign, as near as is said. Perplexities on the test set (T16's characters: bits a
+  character; times: over the second model's), or right labels in % (POS tagging; DP: dependency parsing). H: units, K:
+  matrices of an r-RNTN, f and f_mod: S18's two ways to give words matrices, *xh*: gates that read the input and the
+  state, E18's I = [x, h].
 - **Trained**: both sides have one schedule and one length, unless a rule of stopping ended them (a run's own flags
   apart: T16's LSTMs with peepholes have another rate and start of AdaGrad's sum). Where the lengths differ, both
   numbers are the best of validation up to the last epoch that both have (*in validation up to epoch N*). Rates that
@@ -62,11 +63,13 @@ differ in how long their models were trained.
   epochs*: the same by a shorter training, which more seeds had. Any difference decides, however small. With one seed
   it may be chance: two seeds of one model, or one seed on two processors, are several points apart in E18's parsing
   ([notes](tasks/ud_dependency_parsing/notes.md)).
-- **Read otherwise**: what the paper leaves open, read in another way than for the columns before it, for how many
-  epochs that was trained, and the verdict by it."""
+- **Read otherwise**: the same where what the paper leaves open is read in another way, for how many epochs that was
+  trained, and the verdict. Where it was trained for fewer than the columns before it tell, the two differ in that
+  too."""
 SCHEDULES = """The schedules of the results above: the flags of `fairseq-train` and of the scoring command, without
 data, preset and a run's own flags."""
 OUTSTANDING = """The papers' models that none of our trainings took to the end of the paper's schedule (other readings
-apart), and how many hours that would take: by the time that an update took in the longest training of each, whatever
-else the machine did, and the updates of the whole schedule. The shorter schedules leave out what fills E18's sentences
-up to 100 steps; with it an update takes about three times as long. A GPU was there for short spells only."""
+apart), and how many hours that would take: by the updates of the whole schedule and the time that one took in the
+longest training of each (on a CPU, where there is one), whatever else the machine did. *Without*: what the shorter
+schedule leaves out. With E18's 100 steps for every sentence an update takes about three times as long, and so would
+the whole. A GPU was there for short spells only."""

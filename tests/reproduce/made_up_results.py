@@ -198,9 +198,11 @@ def partial(**more):
 
 
 def line(page, *words):
-    """The cells of the one line of a table that has all the words, but for the table of whole schedules."""
-    before, _, rest = page.partition("## Whole schedules")
-    return line_of(before + rest[rest.find("\n## ") :], *words)
+    """The cells of the one line of a table that has all the words, but for what is said of whole schedules."""
+    for heading in ("## Whole schedules", "## What was not trained"):
+        before, _, rest = page.partition(heading)
+        page = before + rest[rest.find("\n## ") :]
+    return line_of(page, *words)
 
 
 def beside(page, *words):

@@ -117,16 +117,37 @@ def test_a_shorter_training_is_told_but_decides_nothing_of_whole_ones(manifest, 
     assert found.shorter.said == "does not hold, 0 of 2 seeds"
 
 
-def test_seeds_of_the_two_sides_overlap(manifest, rows):
+@pytest.mark.parametrize(
+    "one, other, mingled",
+    [
+        ((100.0, 106.0), (105.0, 110.0), True),
+        ((100.0, 105.0), (105.0, 110.0), True),
+        ((105.0, 110.0), (100.0, 105.0), True),
+        ((100.0, 104.0), (105.0, 110.0), False),
+        ((105.0, 110.0), (100.0, 104.0), False),
+        ((100.0, 110.0), (103.0, 104.0), True),
+    ],
+)
+def test_seeds_of_the_two_sides_overlap(manifest, rows, one, other, mingled):
     manifest.claims[0]["headline"] = True
-    for seed, (one, other) in enumerate(((100.0, 105.0), (106.0, 110.0)), 1):
-        result(rows, "rntn", one, seed=seed)
-        result(rows, "gru", other, seed=seed)
-    assert verdict(manifest, rows).mingled
-    assert "By more than one seed: 1 of 1; in 1 the seeds of the two sides overlap. All" in page_of(manifest, rows)
-    result(rows, "rntn", 104.0, seed=2)
-    assert not verdict(manifest, rows).mingled
-    assert "By more than one seed: 1 of 1. All" in page_of(manifest, rows)
+    for seed, (first, second) in enumerate(zip(one, other), 1):
+        result(rows, "rntn", first, seed=seed)
+        result(rows, "gru", second, seed=seed)
+    assert verdict(manifest, rows).mingled is mingled
+    said = "; in 1 the seeds of the two sides overlap" * mingled
+    assert f"By more than one seed: 1 of 1{said}. All" in page_of(manifest, rows)
+
+
+def test_rounds_of_times_are_no_seeds(manifest, rows):
+    """They overlap too, which is another matter."""
+    timed = {"metric": "seconds", "epochs": 0.0, "updates": 40, "of_paper": 1.0, "curve": []}
+    manifest.runs["time-gru"] = replace(manifest.runs["time-lstm"], id="time-gru", arch="gru_lm")
+    for run, ratio in (("time-gru", 1.05), ("time-lstm", 1.04)):
+        result(rows, run, 0, "paper", **timed, test={"": {"ratio": ratio, "low": 1.0, "high": 1.06}})
+    sides = {"better": "time-gru", "worse": "time-lstm"}
+    manifest.claims[0].update({**sides, "text": "time: GRU as LSTM, within 10 %", "within": 0.1, "headline": True})
+    assert verdict(manifest, rows).holds
+    assert "By more than one seed: 0 of 0. All" in page_of(manifest, rows)
 
 
 def test_whole_trainings_are_compared_where_the_rule_ended_one(manifest, rows):

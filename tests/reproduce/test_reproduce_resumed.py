@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import shutil
 import time
 from pathlib import Path
@@ -228,8 +229,10 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
     assert reproduce.main([*run, "--budget", "0.01s"]) == 0
     partial = result(place, "one.paper.seed1")
     assert not partial["complete"] and partial["stopped"] == "budget" and 0 <= partial["of_paper"] < 0.2
-    assert "partial" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "partial" in said and "kept only if" not in said
     assert reproduce.main(run) == 0
+    assert "kept only if" not in capsys.readouterr().out
     whole = result(place, "one.paper.seed1")
     assert whole["complete"] and whole["of_paper"] == 1 and whole["epochs"] == 8
     assert whole["updates"] > partial["updates"] and len(whole["curve"]) >= 8
@@ -244,6 +247,8 @@ def test_a_budget_stops_and_the_next_goes_on(place, corpus, capsys):
     begins = "this training begins at the first, and what comes of it is kept only if it goes as far"
     assert f".json is of {whole['updates']:,} updates; {begins}" in said and said.index(begins) < said.index("not kept")
     assert result(place, "one.paper.seed1") == whole
+    assert reproduce.main([*run, "--budget", "0.01s"]) == 0
+    assert re.search(r"this training goes on from update [1-9][0-9]*, and what comes", capsys.readouterr().out)
 
 
 def test_an_interrupted_training_is_begun(place, corpus, monkeypatch, capsys):
