@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional, Sequence, Tuple
@@ -61,9 +60,7 @@ def longest(results: Results, run: Run) -> Optional[Result]:
 
 def seconds(result: Result) -> float:
     """What its training took; 0 if that is not known."""
-    found = result.data.get("seconds")
-    found = found.get("train") if isinstance(found, dict) else None
-    return found if type(found) in (int, float) and 0 < found < math.inf else 0.0
+    return result.data.get("seconds", {}).get("train") or 0.0
 
 
 def hours(result: Result, run: Run) -> float:

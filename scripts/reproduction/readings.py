@@ -37,6 +37,16 @@ def compares(claim: Dict[str, Any], read: Dict[str, str]) -> tuple:
     return claim["paper"], *(read.get(run, run) for run in runs(claim)), *how
 
 
+def in_words(chosen: Sequence[Judged], readings: Sequence[Sequence[Judged]]) -> str:
+    """How many of the comparisons have other readings, and how many are decided otherwise by one; empty if none has."""
+    known = sum(map(bool, readings))
+    against = [(one, opposed(one, others)) for one, others in zip(chosen, readings) if opposed(one, others)]
+    sooner = sum(all(shorter(one, other) for other in others) for one, others in against)
+    of_these = f" ({sooner} of these by shorter trainings)" if sooner else ""
+    said = f"By other readings of the paper {known} are judged too, {len(against)} of them to the contrary{of_these}. "
+    return said if known else ""
+
+
 def opposed(one: Judged, others: Sequence[Judged]) -> List[Judged]:
     """Those of a decided comparison's other readings by which it is decided otherwise."""
     return [each for each in others if one.holds is not None and each.holds != one.holds]

@@ -18,7 +18,7 @@ from outputs import whole
 from reproduction import figures, nearness, outstanding, tables
 from reproduction.claims import Judged, judge
 from reproduction.manifest import ROOT, Manifest, Row
-from reproduction.readings import opposed, otherwise, shorter
+from reproduction.readings import in_words, otherwise
 from reproduction.results import Results
 from reproduction.texts import CLAIMS, DAGGER, DOUBLE_DAGGER, HEAD, HEADLINES, PAPERS, SCHEDULES
 
@@ -133,18 +133,12 @@ def headlines(manifest: Manifest, judged: Sequence[Judged]) -> List[str]:
     mingled = sum(each.mingled for each in decided)
     overlapping = f"; in {mingled} the seeds of the two sides overlap" * bool(mingled)
     readings = [otherwise(manifest, judged, each) for each in chosen]
-    against = [(each, opposed(each, others)) for each, others in zip(chosen, readings)]
-    against = [(each, others) for each, others in against if others]
-    sooner = sum(all(shorter(each, other) for other in others) for each, others in against)
-    known, shortly = sum(map(bool, readings)), f" ({sooner} of these by shorter trainings)" * bool(sooner)
-    read = f"By other readings of the paper {known} are judged too, {len(against)} of them to the contrary{shortly}. "
-    read *= bool(known)
     by = [[each.holds for each in chosen if (basis(each) or (None,))[0] == place] for place in range(3)]
     names = ("by full schedules", "by shortened or stopped ones", "of times")
     split = [f"{what} {found.count(True)} hold, {found.count(False)} not" for what, found in zip(names, by) if found]
     said = (
         f"Of {len(chosen)}: {hold} hold{of_these}, {fail} not, {open_} open; {'; '.join(split) or 'none decided'}. "
-        f"By more than one seed: {several} of {len(decided)}{fewer}{overlapping}. {read}"
+        f"By more than one seed: {several} of {len(decided)}{fewer}{overlapping}. {in_words(chosen, readings)}"
         "All comparisons are under [Claims](#claims)."
     )
     return ["## The main comparisons", HEADLINES, tables.headlines_table(manifest, chosen, readings), said]

@@ -372,8 +372,9 @@ def understood(file: Path, data: Any) -> Result:
     for each in (where, *(call.get("environment", {}) for call in data.get("calls", []))):
         if each.get("matmul_precision") not in (None, *PRECISIONS):
             raise ValueError(f"matmul_precision {each['matmul_precision']!r} is none of {', '.join(PRECISIONS)}")
-    if not isinstance(data.get("seconds", {}).get("train") or 0.0, (int, float)):
-        raise ValueError("the seconds of the training are no number")
+    took = data.get("seconds", {}).get("train")
+    if took is not None and (type(took) not in (int, float) or not 0 <= took < math.inf):
+        raise ValueError(f"the seconds of the training are no number from 0: {took!r}")
     result.interrupted  # noqa: B018 (ValueError: started or finished is no time)
     if not (isinstance(result.command, list) and all(isinstance(word, str) for word in result.command)):
         raise ValueError("the command of the training is no list of words")

@@ -2,6 +2,7 @@
 
 import json
 
+import reproduction.manifest as manifests
 from reproduction import figures, report
 from reproduction.claims import judge
 
@@ -173,6 +174,14 @@ worse = "counts"
 """
 NAMES = ("gru", "rntn", "lstm", "plain", "other")
 RUNS = "".join(f'[[runs]]\nid = "{name}"\narch = "{name}_lm"\nschedule = "t16"\n' for name in NAMES)
+
+
+def with_more(folder, more, given=None):
+    """The manifest above (or one that is *given*), with more entries, from a file below *folder*."""
+    file = folder / "tasks" / "ptb_word_lm" / "rows.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text((given or MANIFEST.replace("RUNS", RUNS)) + more, encoding="utf-8")
+    return manifests.load(file.parents[1])
 
 
 def result(rows, run, value, kind="short", seed=1, epochs=3.0, **more):

@@ -2,7 +2,7 @@
 
 import pytest
 import reproduction.manifest as manifests
-from made_up_results import MANIFEST, RUNS, beside, page_of, partial, result
+from made_up_results import MANIFEST, RUNS, beside, page_of, partial, result, with_more
 from reproduction.results import Measured, read
 
 READINGS = """
@@ -33,13 +33,6 @@ run = "gru"
 def readings(tmp_path):
     """The GRU's number in two tables, and by two readings."""
     return with_more(tmp_path, READINGS)
-
-
-def with_more(folder, more):
-    file = folder / "tasks" / "ptb_word_lm" / "rows.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text(MANIFEST.replace("RUNS", RUNS) + more, encoding="utf-8")
-    return manifests.load(file.parents[1])
 
 
 def whole(rows, run, value, **more):

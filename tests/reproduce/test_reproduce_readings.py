@@ -1,8 +1,8 @@
 """RESULTS.md, from made-up results: comparisons by other readings of a paper, and what whole trainings would take."""
 
 import pytest
-import reproduction.manifest as manifests
-from made_up_results import MANIFEST, RUNS, line_of, page_of, partial, result
+from made_up_results import MANIFEST, RUNS, line_of, page_of, partial, result, with_more
+from reproduction.manifest import Refused
 from reproduction.tables import per_cent
 
 READINGS = """
@@ -30,10 +30,7 @@ aside = "of words read as streams"
 
 
 def loaded(folder, more=READINGS, given=None):
-    file = folder / "tasks" / "ptb_word_lm" / "rows.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text((given or MANIFEST.replace("RUNS", RUNS)) + more, encoding="utf-8")
-    manifest = manifests.load(file.parents[1])
+    manifest = with_more(folder, more, given)
     manifest.claims[0]["headline"] = True
     return manifest
 
@@ -173,14 +170,20 @@ def test_the_time_of_whole_trainings(tmp_path, rows):
     [
         {"epochs": 0.0, "updates": 300, "curve": []},
         {"updates": 0, "curve": []},
-        *({"seconds": given} for given in ({}, {"train": None}, {"train": True}, {"train": -5})),
-        *({"seconds": {"train": float(given)}} for given in ("nan", "inf")),
+        *({"seconds": given} for given in ({}, {"train": None}, {"train": 0.0})),
     ],
 )
 def test_a_training_whose_time_is_not_known(tmp_path, rows, more):
     result(rows, "gru", 110.0, **{"seconds": {"train": 360.0}, **more})
     shown = left(page_of(loaded(tmp_path / "repository"), rows))
     assert line_of(shown, "T16") == ["T16", "II", "1", "", "", "", ""] and "No result at all: 3 models" in shown
+
+
+@pytest.mark.parametrize("took", [True, -5, "5", float("nan"), float("inf")])
+def test_a_time_that_is_none(tmp_path, rows, took):
+    result(rows, "gru", 110.0, seconds={"train": took})
+    with pytest.raises(Refused, match="the seconds of the training are no number from 0"):
+        page_of(loaded(tmp_path / "repository"), rows)
 
 
 def test_nothing_is_left_where_nothing_was_begun(tmp_path, rows):
