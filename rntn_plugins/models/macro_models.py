@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Dict
 
-from fairseq.models import MODEL_REGISTRY, register_model
+from fairseq.models import MODEL_REGISTRY
 
 from rntn_plugins.models.bi_attention import BiAttention
 from rntn_plugins.models.encoder_decoder import Seq2Seq, Seq2SeqAttention
 from rntn_plugins.models.labellers import BRNN, DBRNN, Basic
-from rntn_plugins.models.settings import config_class
+from rntn_plugins.models.settings import config_class, register_architecture
 from rntn_plugins.registry import cell_names
 
 MACRO_MODELS: Dict[str, type] = {
@@ -42,7 +42,7 @@ def register_macro_model(name: str, macro: str, cell: str, **defaults) -> type:
     settings = config_class(name, base.Config, cell, **defaults)
     summary = base.__doc__.strip().splitlines()[0]
     model = type(name, (base,), {"cell": cell, "macro": macro, "__doc__": f"{summary} Cell {cell!r}."})
-    return register_model(name, dataclass=settings)(model)
+    return register_architecture(name, settings, model)
 
 
 def register_macro_models(cell: str) -> None:

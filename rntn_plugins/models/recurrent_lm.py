@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Callable, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
-from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel, register_model
+from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel
 
 from rntn_plugins.cells.base import INITIALISATIONS
 from rntn_plugins.layers.recurrent import RecurrentStack
@@ -18,6 +18,7 @@ from rntn_plugins.models.settings import (
     config_class,
     flag,
     recurrence_flag,
+    register_architecture,
     set_recurrence,
 )
 from rntn_plugins.models.symbol_counts import count_symbols
@@ -113,7 +114,7 @@ def register_language_model(name: str, cell: str, **defaults) -> type:
         raise ValueError(f"fairseq already has a model {name!r}: {known.__module__}.{known.__name__}")
     settings = config_class(name, RecurrentLMConfig, cell, **defaults)
     model = type(name, (RecurrentLanguageModel,), {"cell": cell, "__doc__": f"Language model with the cell {cell!r}."})
-    return register_model(name, dataclass=settings)(model)
+    return register_architecture(name, settings, model)
 
 
 def architecture_name(cell: str) -> str:

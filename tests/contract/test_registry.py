@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import fairseq.models
 import pytest
 import torch
 
@@ -65,6 +66,44 @@ def test_every_cell_has_an_architecture():
         name = "plain_lstm_lm" if cell == "lstm" else f"{cell}_lm"
         assert ARCH_MODEL_REGISTRY[name].cell == cell
     assert ARCH_MODEL_REGISTRY["lstm_lm"].__module__ == "fairseq.models.lstm_lm"
+
+
+def test_architectures_are_registered_as_fairseq_does_it():
+    """But for the settings in hydra's store, which nothing reads before they are asked for."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
+    from hydra.core.config_store import ConfigStore
+    from omegaconf import OmegaConf
+
+    ours = register_language_model("late_lm", "gru", hidden_size=300)
+    settings = MODEL_DATACLASS_REGISTRY["late_lm"]
+    theirs = register_model("early_lm", dataclass=settings)(type("early_lm", (MODEL_REGISTRY["gru_lm"],), {}))
+    try:
+        store = ConfigStore.instance()
+        late, early = (store.repo["model"][f"{name}.yaml"] for name in ("late_lm", "early_lm"))
+        assert "node" not in vars(late) and ours.__dict__["__dataclass"] is theirs.__dict__["__dataclass"] is settings
+        assert "late_lm.yaml" in store.list("model")
+        loaded = store.load("model/late_lm.yaml")
+        expected = dict(OmegaConf.to_container(early.node), _name="late_lm")
+        assert OmegaConf.to_container(loaded.node) == expected and expected["hidden_size"] == 300
+        assert OmegaConf.get_type(loaded.node) is settings
+        loaded.node.hidden_size = 7
+        assert store.load("model/late_lm.yaml").node.hidden_size == 300
+        for part in ("group", "package", "provider"):
+            assert getattr(loaded, part) == getattr(early, part)
+        assert loaded.name == "late_lm.yaml"
+        for registry_of in (fairseq.models.ARCH_MODEL_NAME_REGISTRY, fairseq.models.ARCH_MODEL_INV_REGISTRY):
+            assert registry_of["late_lm"] in ("late_lm", ["late_lm"])
+        assert fairseq.models.ARCH_CONFIG_REGISTRY["late_lm"](loaded.node) is None
+    finally:
+        for registry_of in (
+            MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY, fairseq.models.ARCH_MODEL_REGISTRY,
+            fairseq.models.ARCH_MODEL_NAME_REGISTRY, fairseq.models.ARCH_MODEL_INV_REGISTRY,
+            fairseq.models.ARCH_CONFIG_REGISTRY,
+        ):  # fmt: skip
+            for name in ("late_lm", "early_lm"):
+                del registry_of[name]
+        for name in ("late_lm", "early_lm"):
+            del store.repo["model"][f"{name}.yaml"]
 
 
 @pytest.mark.parametrize(
