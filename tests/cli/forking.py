@@ -16,6 +16,7 @@ import sys
 import traceback
 from pathlib import Path
 
+import fairseq.dataclass.utils
 import fairseq.options
 import fairseq.sequence_generator
 import fairseq.tasks
@@ -58,6 +59,13 @@ def child(wanted: dict) -> None:
     os._exit(code)
 
 
+def warm() -> None:
+    """The settings of a command, read once: hydra's grammar remembers what it has seen, half a second for each later."""
+    flags = ["data", "--task", "rntn_language_modeling", "--arch", "gru_lm", "--optimizer", "adagrad"]
+    settings = fairseq.options.parse_args_and_arch(fairseq.options.get_training_parser(), flags)
+    fairseq.dataclass.utils.convert_namespace_to_omegaconf(settings)
+
+
 def serve() -> None:
     for line in sys.stdin:
         wanted = json.loads(line)
@@ -72,4 +80,5 @@ def serve() -> None:
 
 if __name__ == "__main__":
     fairseq.utils.import_user_module(argparse.Namespace(user_dir=sys.argv[1]))
+    warm()
     serve()
