@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -105,10 +106,21 @@ def fairseq(name: str, *args, fails: bool = False, stdin: str = None, cwd=None, 
     return output
 
 
-def start(name: str, *args) -> subprocess.Popen:
-    return subprocess.Popen(
-        command(name, *args), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
-    )
+def kill_when(words: str, name: str, *args) -> tuple:
+    """Exit code of a command that is killed as soon as it prints these words, and what it printed till then."""
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = Path(folder) / "pipe"
+        os.mkfifo(pipe)
+        files = {"stdin": os.devnull, "stdout": str(pipe), "stderr": str(pipe)}
+        process = ask(program=MODULES[name], arguments=[*map(str, args)], folder=str(Path.cwd()), **files)
+        said = ""
+        with pipe.open(encoding="utf-8") as output:
+            for line in output:
+                said += line
+                if words in line:
+                    os.kill(process, signal.SIGKILL)
+                    break
+        return ask(wait=process), said
 
 
 def entries(output: str) -> list:

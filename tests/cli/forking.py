@@ -60,7 +60,7 @@ def child(wanted: dict) -> None:
 
 
 def warm() -> None:
-    """The settings of a command, read once: hydra's grammar remembers what it has seen, half a second for each later."""
+    """A command's settings, read once: hydra's grammar remembers what it has seen, half a second of each later."""
     flags = ["data", "--task", "rntn_language_modeling", "--arch", "gru_lm", "--optimizer", "adagrad"]
     settings = fairseq.options.parse_args_and_arch(fairseq.options.get_training_parser(), flags)
     fairseq.dataclass.utils.convert_namespace_to_omegaconf(settings)
