@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "cli"))
+import commands  # noqa: E402
+
 USER_DIR = ROOT / "user_dir"
 T, B, I, H = 6, 3, 4, 5  # noqa: E741
 
@@ -88,11 +91,10 @@ def check_refusal():
         raise AssertionError("an unknown activation was accepted")
 
 
-def run(*command, cwd=ROOT, path=True) -> str:
+def run_as_user(*command, cwd) -> str:
+    """With nothing on the search path."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     environment.pop("PYTHONPATH", None)
-    if path:
-        environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, *map(str, command)]
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200)
     output = done.stdout + done.stderr
@@ -102,13 +104,14 @@ def run(*command, cwd=ROOT, path=True) -> str:
 
 def test_equations_gradients_and_options():
     """In a process of its own: importing user_dir here would add a cell to every test of the registry."""
-    run(__file__)
+    code, said = commands.forked(__file__)
+    assert code == 0, said[-3000:]
 
 
 def test_the_contract_holds_as_the_readme_says():
-    command = re.search(r"python (-m pytest -p user_dir .*)", (USER_DIR / "README.md").read_text())[1].split()
-    output = run(*command, "-p", "no:cacheprovider")
-    assert re.search(r"\d+ passed", output) and "failed" not in output
+    command = re.search(r"python -m (pytest -p user_dir .*)", (USER_DIR / "README.md").read_text())[1].split()
+    code, said = commands.forked(*command, "-p", "no:cacheprovider", cwd=ROOT)
+    assert code == 0 and re.search(r"\d+ passed", said) and "failed" not in said, said[-3000:]
 
 
 def test_the_example_is_short():
@@ -120,25 +123,22 @@ def corpus(tmp_path_factory):
     """A binarised text with something to learn: four sentences over and over."""
     folder = tmp_path_factory.mktemp("corpus")
     lines = ["the cat sat on the mat", "a dog saw the cat", "the dog ran", "a cat ran on the mat and sat"]
-    sys.path.insert(0, str(ROOT / "tests" / "cli"))
-    from commands import fairseq
-
     prefixes = []
     for split, times in (("train", 40), ("valid", 3), ("test", 2)):
         (folder / f"{split}.txt").write_text("".join(line + "\n" for line in lines * times))
         prefixes += [f"--{split}pref", folder / f"{split}.txt"]
-    fairseq("preprocess", "--only-source", "--padding-factor", 1, "--destdir", folder / "bin", *prefixes)
+    commands.fairseq("preprocess", "--only-source", "--padding-factor", 1, "--destdir", folder / "bin", *prefixes)
     return folder / "bin"
 
 
 def test_training(corpus, tmp_path):
     """As a user in a folder of their own, with nothing on the search path: the loss falls, the option arrives."""
-    output = run(
+    output = run_as_user(
         "-m", "fairseq_cli.train", corpus, "--user-dir", USER_DIR, "--task", "rntn_language_modeling",
         "--arch", "mgu_lm", "--activation", "relu", "--embed-dim", 12, "--hidden-size", 16, "--optimizer", "adam",
         "--lr", 0.02, "--batch-size", 4, "--tokens-per-sample", 10, "--max-epoch", 2, "--cpu", "--num-workers", 0,
         "--log-format", "json", "--log-interval", 1, "--save-dir", tmp_path / "checkpoints", "--no-epoch-checkpoints",
-        cwd=tmp_path, path=False,
+        cwd=tmp_path,
     )  # fmt: skip
     assert "MGU(12, 16, activation=relu)" in output
     losses = [float(json.loads(line)["loss"]) for line in re.findall(r"train_inner \| (\{.*\})", output)]
@@ -146,9 +146,9 @@ def test_training(corpus, tmp_path):
     valid = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", output)]
     assert float(valid[-1]["valid_ppl"]) < 4  # of 14 symbols
     # the checkpoint is read again, by the command of the README
-    output = run(
-        "-m", "fairseq_cli.eval_lm", corpus, "--user-dir", USER_DIR, "--task", "rntn_language_modeling", "--cpu",
-        "--path", tmp_path / "checkpoints/checkpoint_best.pt", "--gen-subset", "test", cwd=tmp_path, path=False,
+    output = commands.fairseq(
+        "eval-lm", corpus, "--user-dir", USER_DIR, "--task", "rntn_language_modeling", "--cpu",
+        "--path", tmp_path / "checkpoints/checkpoint_best.pt", "--gen-subset", "test", cwd=tmp_path,
     )  # fmt: skip
     assert "Evaluated 52 tokens" in output, output[-2000:]
 

@@ -6,10 +6,11 @@ from typing import Dict
 
 from fairseq.models import MODEL_REGISTRY
 
+from rntn_plugins.models.architectures import register_architecture
 from rntn_plugins.models.bi_attention import BiAttention
 from rntn_plugins.models.encoder_decoder import Seq2Seq, Seq2SeqAttention
 from rntn_plugins.models.labellers import BRNN, DBRNN, Basic
-from rntn_plugins.models.settings import config_class, register_architecture
+from rntn_plugins.models.settings import config_class
 from rntn_plugins.registry import cell_names
 
 MACRO_MODELS: Dict[str, type] = {

@@ -10,6 +10,7 @@ from fairseq.models import MODEL_REGISTRY, FairseqLanguageModel
 
 from rntn_plugins.cells.base import INITIALISATIONS
 from rntn_plugins.layers.recurrent import RecurrentStack
+from rntn_plugins.models.architectures import register_architecture
 from rntn_plugins.models.recurrent_decoder import RecurrentDecoder
 from rntn_plugins.models.settings import (
     Recurrence,
@@ -18,7 +19,6 @@ from rntn_plugins.models.settings import (
     config_class,
     flag,
     recurrence_flag,
-    register_architecture,
     set_recurrence,
 )
 from rntn_plugins.models.symbol_counts import count_symbols

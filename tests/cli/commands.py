@@ -95,7 +95,7 @@ def fairseq(name: str, *args, fails: bool = False, stdin: str = None, cwd=None, 
 
     *alone*: as a user starts it, with nothing imported (that changes where fairseq logs).
     """
-    if alone or name == "hydra-train":  # which looks for its configuration beside the main module
+    if alone:
         result = subprocess.run(
             command(name, *args), input=stdin, capture_output=True, text=True, env=environment(), cwd=cwd, timeout=300
         )

@@ -49,6 +49,8 @@ def run(program: str, arguments: list) -> int:
 
 def child(wanted: dict) -> None:
     signal.alarm(LONGEST)
+    if wanted["program"] == "fairseq_cli.hydra_train":  # else hydra looks for its settings beside this file
+        os.environ["HYDRA_MAIN_MODULE"] = wanted["program"]
     os.chdir(wanted["folder"])
     for number, (name, how) in enumerate((("stdin", os.O_RDONLY), ("stdout", os.O_WRONLY), ("stderr", os.O_WRONLY))):
         os.dup2(os.open(wanted[name], how), number)

@@ -530,7 +530,7 @@ def test_hydra(data, generate, tmp_path):
         "checkpoint.best_checkpoint_metric=label_accuracy", "checkpoint.maximize_best_checkpoint_metric=true",
         f"checkpoint.save_dir={tmp_path / 'save'}", f"hydra.run.dir={tmp_path}",
     ]  # fmt: skip
-    output = fairseq("hydra-train", *settings, cwd=tmp_path)
+    output = fairseq("hydra-train", *settings, cwd=tmp_path, alone=True)
     values = [float(value) for value in re.findall(r'"valid_label_accuracy": "([\d.]+)"', output)]
     assert len(values) == 3 and max(values) > 60
     best = tmp_path / "save" / "checkpoint_best.pt"
