@@ -89,6 +89,9 @@ DBRNN Combined, probabilities pooled: 56.89 51.32 60.3 58.28
 DBRNN Forward, probabilities pooled: 58.3 53.17 59.81 58.05
 DBRNN Combined, matrices: 56.89 51.32 60.3 58.28
 DBRNN Forward, matrices: 58.3 53.17 59.81 58.05
+BRNN, embeddings of variance 1: 32.46 - 54.14 -
+Seq2seq with Attention, embeddings of variance 1: 31.47 - 66.72 -
+DBRNN Combined, embeddings of variance 1: 56.89 - 60.3 -
 Bi-attention: - 61.29 - -
 
 E18; Table 3; LSTM; ELSTM-I; ELSTM-II
@@ -100,6 +103,8 @@ DBRNN Combined: 89.16 83.69 81.08
 DBRNN Forward: 88.93 83.54 81.08
 DBRNN Combined, matrices: 89.16 83.69 81.08
 DBRNN Forward, matrices: 88.93 83.54 81.08
+BRNN, embeddings of variance 1: 88.49 82.84 79.14
+DBRNN Combined, embeddings of variance 1: 89.16 83.69 81.08
 
 E18; Table 4; LSTM; GRU; ELSTM-I; ELSTM-II
 Basic RNN: 86.98 87.09 85.57 85.56

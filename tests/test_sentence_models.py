@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 import random
 import re
 import shutil
@@ -23,6 +24,7 @@ from rntn_plugins.criterions.label_cross_entropy import LabelCrossEntropy
 from rntn_plugins.data.columns import COLUMNS, column_symbols
 from rntn_plugins.data.conllu import parse_conllu
 from rntn_plugins.layers.dropout import Dropout
+from rntn_plugins.models.common import SentenceEmbedding
 from rntn_plugins.models.macro_models import MACRO_MODELS
 from rntn_plugins.tasks.conllu_parsing import ConlluParsingConfig, ConlluParsingTask
 from rntn_plugins.tasks.conllu_tagging import ConlluTaggingConfig, ConlluTaggingTask
@@ -522,6 +524,24 @@ def test_initialisation(small_data, macro):
     assert 0.009 < max(p.abs().max() for p in matrices) <= 0.01
     tables = [part.weight for part in make_model(task, macro).modules() if isinstance(part, torch.nn.Embedding)]
     assert tables and all(0.09 < table.abs().max() <= 0.1 for table in tables)
+
+
+@pytest.mark.parametrize("macro", MACRO_MODELS)
+def test_initialisation_of_what_is_read(small_data, macro):
+    """Embeddings of the input columns and fillers; a decoder's embeddings of labels are not among them."""
+    task = make_task("tagging", small_data, fixed_length=9, input_columns="lemma,xpos")
+    model = make_model(task, macro, init_embedding=1.5)
+    (embedding,) = (part for part in model.modules() if isinstance(part, SentenceEmbedding))
+    tables = list(embedding.embed.values())
+    (filler,) = (parameter for name, parameter in model.named_parameters() if name.endswith("filler"))
+    assert len(tables) == 2 and all(not table.weight[table.padding_idx].any() for table in tables)
+    assert all(0.5 < weight.abs().max() <= 1.5 for weight in (filler, *(table.weight for table in tables)))
+    read = {id(table) for table in tables}
+    others = [part for part in model.modules() if isinstance(part, torch.nn.Embedding) and id(part) not in read]
+    assert len(others) == (macro in DECODERS) and all(part.weight.abs().max() <= 0.1 for part in others)
+    for bound in (-0.1, math.inf, math.nan):
+        with pytest.raises(ValueError, match=re.escape(f"--init-embedding {bound} must be in [0.0, inf)")):
+            make_model(task, macro, init_embedding=bound)
 
 
 def test_settings_without_effect_are_said(small_data, caplog):

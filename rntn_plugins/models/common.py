@@ -1,6 +1,7 @@
 """What labellers and encoder-decoders share: settings, embedding of a sentence's columns, initialisation."""
 
 import logging
+import math
 from dataclasses import dataclass
 from typing import Dict, Optional
 
@@ -51,6 +52,11 @@ class SentenceModelConfig(FairseqDataclass):
         "characters and what pools as PyTorch or the paper has it",
     )
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
+    init_embedding: Optional[float] = flag(
+        None,
+        "bound of uniform embeddings of the input columns, and of what is read where the words have ended (default: as "
+        "--init and --init-scale say, and 0); 1.732 has the variance 1 that TensorFlow 1 gave embeddings by itself",
+    )
     recurrence: Recurrence = recurrence_flag()
 
 
@@ -62,6 +68,8 @@ def check_settings(cfg) -> None:
         if getattr(cfg, name) is not None:
             check_range(name, getattr(cfg, name), 0.0, 1.0)
     check_range("word_dropout", cfg.word_dropout, 0.0)
+    if cfg.init_embedding is not None:
+        check_range("init_embedding", cfg.init_embedding, 0.0, math.inf)
     if str(cfg.char_encoder) == "lstm" and cfg.char_width != SentenceModelConfig.char_width:
         logger.warning("--char-width has no effect: it is of the convolution, and --char-encoder is lstm")
 
@@ -195,10 +203,14 @@ class SentenceEmbedding(nn.Module):
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, scheme: str, scale: float) -> None:
+def initialise(model: nn.Module, scheme: str, scale: float, embedding: Optional[float] = None) -> None:
     """Fill the weights of cells, embeddings, linear layers and attentions; biases and padding with zero.
 
     Pretrained vectors, poolings and what makes vectors of characters' embeddings keep what they have.
+
+    Args:
+        embedding: bound of uniform embeddings of the input columns and of fillers; ``None``: embeddings are as *scheme*
+            and *scale* have them, fillers as they are.
     """
     around = (scheme, scale) if scheme != "orthogonal" else ("uniform", 0.1)
     inside_cells = {id(part) for cell in model.modules() if isinstance(cell, Cell) for part in cell.modules()}
@@ -220,3 +232,12 @@ def initialise(model: nn.Module, scheme: str, scale: float) -> None:
         elif isinstance(module, AdditiveAttention):
             for weight in module.parameters():
                 fill_(weight.unsqueeze(0) if weight.dim() == 1 else weight, *around)
+    if embedding is None:
+        return
+    for module in model.modules():
+        if isinstance(module, SentenceEmbedding):
+            for table in module.embed.values():
+                fill_(table.weight, "uniform", embedding)
+                table.weight[table.padding_idx] = 0
+        if getattr(module, "filler", None) is not None:
+            fill_(module.filler, "uniform", embedding)

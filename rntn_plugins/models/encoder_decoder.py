@@ -212,7 +212,7 @@ class Seq2Seq(FairseqEncoderDecoderModel):
 
         encoder = SentenceEncoder(cfg, task, encoder_cells)
         model = cls(encoder, cls.Decoder(cfg, task.target_dictionary, decoder_cells, encoder.output_size))
-        initialise(model, str(cfg.init), cfg.init_scale)
+        initialise(model, str(cfg.init), cfg.init_scale, cfg.init_embedding)
         set_recurrence(model, cfg.recurrence)
         return model
 

@@ -104,7 +104,7 @@ class Labeller(BaseFairseqModel):
             return build_cells(self.cell, cfg, sizes, task.source_dictionary, task.count_source_symbols)
 
         self.build_middle(cfg, cells, kinds)
-        initialise(self, str(cfg.init), cfg.init_scale)
+        initialise(self, str(cfg.init), cfg.init_scale, cfg.init_embedding)
         set_recurrence(self, cfg.recurrence)
 
     # ---- what a labeller defines ----------------------------------------------------------------------------------
