@@ -546,8 +546,10 @@ def test_initialisation_of_what_is_read(small_data, macro):
 
 def test_settings_without_effect_are_said(small_data, caplog):
     tagging, parallel = make_task("tagging", small_data), make_task("parsing", small_data, label_layout="parallel")
+    characters = make_task("tagging", small_data, input_columns="char")
     for task, settings, message in (
         (tagging, {"freeze_vectors": True}, "--freeze-vectors has no effect"),
+        (characters, {"init_embedding": 1.0}, "--init-embedding has no effect"),
         (tagging, {"stretch": "repeat"}, "--stretch repeat has no effect"),
         (parallel, {"stretch": "repeat"}, "--stretch repeat has no effect"),
         (tagging, {"char_encoder": "lstm", "char_width": 5}, "--char-width has no effect"),

@@ -146,8 +146,8 @@ def test_training(corpus, tmp_path):
     valid = [json.loads(line) for line in re.findall(r"\| valid \| (\{.*\})", output)]
     assert float(valid[-1]["valid_ppl"]) < 4  # of 14 symbols
     # the checkpoint is read again, by the command of the README
-    output = commands.fairseq(
-        "eval-lm", corpus, "--user-dir", USER_DIR, "--task", "rntn_language_modeling", "--cpu",
+    output = run_as_user(
+        "-m", "fairseq_cli.eval_lm", corpus, "--user-dir", USER_DIR, "--task", "rntn_language_modeling", "--cpu",
         "--path", tmp_path / "checkpoints/checkpoint_best.pt", "--gen-subset", "test", cwd=tmp_path,
     )  # fmt: skip
     assert "Evaluated 52 tokens" in output, output[-2000:]

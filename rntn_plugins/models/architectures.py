@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class LateNode(ConfigNode):
-    """An architecture's settings as hydra keeps them, read by OmegaConf when one first asks for them."""
+    """An architecture's settings as hydra keeps them, read by OmegaConf when a command asks for them."""
 
     def __init__(self, name: str, settings: type):
         self.name, self.group, self.package, self.provider = f"{name}.yaml", "model", None, "fairseq"

@@ -54,8 +54,9 @@ class SentenceModelConfig(FairseqDataclass):
     init_scale: float = flag(1.0, "gain of orthogonal, bound of uniform, or standard deviation of normal weights")
     init_embedding: Optional[float] = flag(
         None,
-        "bound of uniform embeddings of the input columns, and of what is read where the words have ended (default: as "
-        "--init and --init-scale say, and 0); 1.732 has the variance 1 that TensorFlow 1 gave embeddings by itself",
+        "bound of uniform embeddings of the input columns but characters, and of what is read where the words have "
+        "ended (default: as --init and --init-scale say, and 0); 1.732 has variance 1, as TensorFlow 1's "
+        "EmbeddingWrapper has it by itself",
     )
     recurrence: Recurrence = recurrence_flag()
 
@@ -209,8 +210,8 @@ def initialise(model: nn.Module, scheme: str, scale: float, embedding: Optional[
     Pretrained vectors, poolings and what makes vectors of characters' embeddings keep what they have.
 
     Args:
-        embedding: bound of uniform embeddings of the input columns and of fillers; ``None``: embeddings are as *scheme*
-            and *scale* have them, fillers as they are.
+        embedding: bound of uniform embeddings of the input columns (not of characters) and of fillers; ``None``:
+            embeddings are as *scheme* and *scale* have them, fillers as they are.
     """
     around = (scheme, scale) if scheme != "orthogonal" else ("uniform", 0.1)
     inside_cells = {id(part) for cell in model.modules() if isinstance(cell, Cell) for part in cell.modules()}
@@ -236,6 +237,8 @@ def initialise(model: nn.Module, scheme: str, scale: float, embedding: Optional[
         return
     for module in model.modules():
         if isinstance(module, SentenceEmbedding):
+            if not module.embed:
+                logger.warning("--init-embedding has no effect on characters, the only input column")
             for table in module.embed.values():
                 fill_(table.weight, "uniform", embedding)
                 table.weight[table.padding_idx] = 0

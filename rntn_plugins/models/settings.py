@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import Callable, List, Optional, Sequence
 
 from fairseq.dataclass import ChoiceEnum
+from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from rntn_plugins.cells.base import Cell, Vocabulary, graphs_possible
@@ -94,6 +95,7 @@ def config_class(name: str, shared: type, cell: str, **defaults) -> type:
 
     Raises:
         ValueError: a default that is no setting of the cell, or an option named like a shared setting.
+        omegaconf.errors.ValidationError: a default of the wrong type, or that is none of the choices.
     """
     options = get_cell(cell).Options
     common, own = ({f.name for f in dataclasses.fields(part)} for part in (shared, options))
@@ -103,12 +105,15 @@ def config_class(name: str, shared: type, cell: str, **defaults) -> type:
     unknown = sorted(set(defaults) - common - own)
     if unknown:
         raise ValueError(f"{name}: {', '.join(unknown)} is no setting of the cell {cell!r}")
-    added = []
+    asked, added = set(defaults), []
     for f in dataclasses.fields(options):
         kind = ChoiceEnum(f.metadata["choices"]) if f.metadata.get("choices") else type(f.default)
         added.append((f.name, kind, flag(defaults.pop(f.name, f.default), f.metadata["help"])))
     for f in dataclasses.fields(shared):
         if f.name in defaults:
             added.append((f.name, f.type, flag(defaults[f.name], f.metadata["help"])))
+    given = [entry for entry in added if entry[0] in asked]
+    if given:  # a wrong one is refused here; all else is read when a command asks for the architecture
+        OmegaConf.structured(dataclasses.make_dataclass(f"{name}_config", given))
     described = {"__doc__": f"Settings of {name}."}  # without one dataclasses writes the signature out
     return dataclasses.make_dataclass(f"{name}_config", added, bases=(shared,), namespace=described)

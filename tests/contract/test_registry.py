@@ -6,9 +6,13 @@ import math
 import fairseq.models
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
+from omegaconf.errors import ValidationError
 
 from rntn_plugins import build_cell, cell_names, register_cell, register_language_model, registry
 from rntn_plugins.cells.base import Cell, Vocabulary
+from rntn_plugins.models.architectures import LateNode
 from rntn_plugins.registry import get_cell
 
 VOCABULARY = Vocabulary(9, [f"w{i}" for i in range(9)], torch.arange(9))
@@ -36,6 +40,25 @@ def test_fairseq_names_are_not_shadowed():
         register_language_model("lstm_lm", "lstm")
     with pytest.raises(ValueError, match="hiden_size is no setting of the cell 'gru'"):
         register_language_model("typo_lm", "gru", hiden_size=3)
+
+
+@pytest.mark.parametrize(
+    "defaults",
+    [{"hidden_size": "three hundred"}, {"layers": 2.5}, {"dropout": None}, {"init": "xavier"}, {"update_gate": "new"}],
+)
+def test_wrong_defaults_are_refused_at_once(defaults):
+    (setting,) = defaults
+    with pytest.raises(ValidationError, match=setting):
+        register_language_model("wrong_lm", "gru", **defaults)
+    assert "wrong_lm" not in fairseq.models.MODEL_REGISTRY
+
+
+def test_settings_of_all_architectures_can_be_read():
+    store = ConfigStore.instance()
+    names = [name for name in store.list("model") if isinstance(store.repo["model"][name], LateNode)]
+    assert len(names) > 200
+    for name in names:
+        assert store.load(f"model/{name}").node._name == name.removesuffix(".yaml")
 
 
 def test_an_option_named_like_a_shared_setting_is_refused():
@@ -71,8 +94,6 @@ def test_every_cell_has_an_architecture():
 def test_architectures_are_registered_as_fairseq_does_it():
     """But for the settings in hydra's store, which nothing reads before they are asked for."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY, register_model
-    from hydra.core.config_store import ConfigStore
-    from omegaconf import OmegaConf
 
     ours = register_language_model("late_lm", "gru", hidden_size=300)
     settings = MODEL_DATACLASS_REGISTRY["late_lm"]
