@@ -155,7 +155,7 @@ Gated HORNN (3rd order): 144
 """
 #: numbers of each table that are of a model of ours; T16's LSTMs of words with two rates each, its GRUs by two
 #: readings of the state and two places of dropout, S18's m-RNN and RNTN by two starts, the DBRNN's by two readings of
-#: how it pools, in Table 6 by three
+#: how it pools, in Table 6 by three; in Tables 3 and 6 some by two starts of the embeddings
 SIZES = {
     ("T16", "Table I"): 4, ("T16", "Table II"): 10 + 1, ("S18", "Table 1"): 14 + 6, ("H16", "Table 6.2"): 4 * 3,
     ("H16", "Table 6.3"): 6, ("H16", "Table 6.4"): 2 * 6 + 1, ("H16", "Table 6.5"): 6, ("E18", "Table 3"): 10 * 3,

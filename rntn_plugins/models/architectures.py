@@ -14,7 +14,7 @@ class LateNode(ConfigNode):
         self.name, self.group, self.package, self.provider = f"{name}.yaml", "model", None, "fairseq"
         self.architecture, self.settings = name, settings
 
-    @cached_property
+    @cached_property  # which hydra may assign to, as it does with what it hands out
     def node(self) -> DictConfig:
         filled = self.settings()
         filled._name = self.architecture
@@ -23,7 +23,11 @@ class LateNode(ConfigNode):
 
 def register_architecture(name: str, settings: type, model: type) -> type:
     """``fairseq.models.register_model(name, dataclass=settings)(model)``, without its time: there OmegaConf reads the
-    settings of each, here of those that a command asks for. Of over 200 it is one or none."""
+    settings of each, here of those that a command asks for. Of over 200 it is one or none.
+
+    Raises:
+        ValueError: *model* is no model of fairseq's.
+    """
     register_model(name)(model)
     setattr(model, "__dataclass", settings)
     MODEL_DATACLASS_REGISTRY[name] = settings
